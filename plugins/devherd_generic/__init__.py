@@ -1,0 +1,1 @@
+"""The generic plugin: devices by path or glob."""

@@ -1,0 +1,1 @@
+"""The watcher: sees the kubelet come back and signals every front."""

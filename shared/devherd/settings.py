@@ -1,0 +1,109 @@
+"""Settings every process shares: `devherd.yaml`. Each path on the node is one of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class Paths(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where things are on this node. A simulation or a test points every one of them into a folder."""
+
+    root: Annotated[str, Meta(description="prefix of every host path that has no setting of its own")] = "/"
+    sys: Annotated[str, Meta(description="sysfs")] = "/sys"
+    dev: Annotated[str, Meta(description="device nodes")] = "/dev"
+    proc: Annotated[str, Meta(description="procfs")] = "/proc"
+    rdev_table: Annotated[
+        str, Meta(description="file naming the device numbers of a root that cannot hold device nodes; empty: none")
+    ] = ""
+    etc: Annotated[str, Meta(description="configuration")] = "/etc/devherd"
+    run: Annotated[str, Meta(description="control sockets, locks, claims")] = "/run/devherd"
+    state: Annotated[str, Meta(description="ledger, health, maintenance, last inventory")] = "/var/lib/devherd"
+    log: Annotated[str, Meta(description="log files")] = "/var/log/devherd"
+    cache: Annotated[str, Meta(description="compiled code and other things that can be made again")] = (
+        "/var/cache/devherd"
+    )
+    device_plugins: Annotated[str, Meta(description="the kubelet's device plugin folder")] = (
+        "/var/lib/kubelet/device-plugins"
+    )
+    pod_resources: Annotated[str, Meta(description="the kubelet's PodResources socket")] = (
+        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )
+    cdi: Annotated[str, Meta(description="CDI specification folder")] = "/var/run/cdi"
+    machine_id: Annotated[str, Meta(description="file with the machine's id")] = "/etc/machine-id"
+
+
+class Log(Struct, frozen=True, forbid_unknown_fields=True):
+    """What processes write about themselves."""
+
+    level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="least severity written")] = "info"
+    format: Annotated[str, Meta(pattern="^(text|json)$", description="for people, or one JSON object a line")] = "text"
+
+
+class Kubelet(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the fronts deal with the kubelet. Times are seconds."""
+
+    layout: Annotated[
+        str,
+        Meta(
+            pattern="^(auto|subfolder|top)$",
+            description="where the sockets are: a subfolder that a kubelet start does not wipe, "
+            "the top level, or the first with the second as fallback",
+        ),
+    ] = "auto"
+    poll: Annotated[Seconds, Meta(description="slow check beside the events")] = 5.0
+    refused_retry: Annotated[Seconds, Meta(description="pause after a refusal that cannot heal by itself")] = 60.0
+    verify: Annotated[bool, Meta(description="ask PodResources whether the kubelet took our list")] = True
+
+
+class Health(Struct, frozen=True, forbid_unknown_fields=True):
+    """The health policy's times, in seconds."""
+
+    debounce: Annotated[Seconds, Meta(description="soft evidence must last this long")] = 10.0
+    recover: Annotated[Seconds, Meta(description="good evidence must last this long before Healthy")] = 10.0
+    hold_off_max: Annotated[Seconds, Meta(description="cap of the hold-off that doubles with each relapse")] = 3600.0
+    flap_window: Annotated[Seconds, Meta(description="a fault this soon after recovery is a relapse")] = 3600.0
+    boot_grace: Annotated[
+        Seconds,
+        Meta(description="after a boot or a new kubelet, soft evidence cannot lower a device that a pod holds"),
+    ] = 120.0
+    mass_fraction: Annotated[
+        float,
+        Meta(gt=0, le=1, description="a soft fault of more than this part of a resource is a node problem"),
+    ] = 0.5
+
+
+class Probe(Struct, frozen=True, forbid_unknown_fields=True):
+    """The process that touches hardware. Times are seconds."""
+
+    scan_interval: Annotated[float, Meta(ge=0.2, description="full scan, beside the events")] = 30.0
+    check_interval: Annotated[float, Meta(ge=0.2, description="health checks")] = 10.0
+    deadline: Annotated[float, Meta(gt=0, description="a request not answered by then is a hang")] = 10.0
+    prepare_deadline: Annotated[float, Meta(gt=0, le=29, description="same for PreStartContainer")] = 25.0
+    first_scan: Annotated[
+        float, Meta(ge=0, description="how long a start waits for the first scan before it serves the last inventory")
+    ] = 3.0
+    restart_max: Annotated[float, Meta(gt=0, description="cap of the pause between replacements")] = 60.0
+
+
+class Snapshots(Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens to ids that are gone. Times are seconds."""
+
+    grace: Annotated[Seconds, Meta(description="an id nobody holds leaves the list this long after it vanished")] = (
+        300.0
+    )
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole of `devherd.yaml`."""
+
+    paths: Annotated[Paths, Meta(description="where things are")] = field(default_factory=Paths)
+    log: Annotated[Log, Meta(description="logging")] = field(default_factory=Log)
+    kubelet: Annotated[Kubelet, Meta(description="registration")] = field(default_factory=Kubelet)
+    health: Annotated[Health, Meta(description="health policy")] = field(default_factory=Health)
+    probe: Annotated[Probe, Meta(description="probe processes")] = field(default_factory=Probe)
+    snapshots: Annotated[Snapshots, Meta(description="lists sent to the kubelet")] = field(default_factory=Snapshots)
+    vendors: Annotated[tuple[str, ...], Meta(description="third-party vendor names that may be loaded")] = ()
