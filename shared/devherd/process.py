@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
+LOCK_FD = "DEVHERD_LOCK_FD"
+"""Environment variable in which the launcher names the descriptor of the instance lock."""
 
 
 class Stat(NamedTuple):
@@ -90,6 +92,17 @@ def die_with_parent(number: int) -> None:
     if libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
+
+
+def adopt_lock() -> None:
+    """Take over the launcher's lock: the descriptor stays open until we end, and our children get none of it.
+
+    Without a launcher there is nothing to do. Never close that file in this process: that would drop the lock.
+    """
+    text = os.environ.pop(LOCK_FD, "")
+    if text.isdigit():
+        with contextlib.suppress(OSError):
+            os.set_inheritable(int(text), False)
 
 
 def close_all_but(keep: Iterable[int]) -> None:

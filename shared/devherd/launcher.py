@@ -1,0 +1,266 @@
+"""What every supervised program goes through before it is itself: `python -I -m devherd.launcher OPTIONS -- COMMAND`.
+
+In this order: the signals a front handles are blocked (a mask survives exec, so one that comes while Python
+still starts and imports waits for its handler instead of killing), the kernel is asked to end us with our
+parent, limits and priority are set, the instance lock is taken, the command is exec'd under the same pid.
+
+The lock is a POSIX record lock: it survives exec, is never inherited by a child, ends with the process however
+that ends, and the kernel names its holder. A holder whose parent is gone (supervisord was killed) is an orphan
+and is ended; one that somebody still supervises is waited for, then named.
+
+Standard library only: it runs before each start and must cost milliseconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
+
+from devherd.process import LOCK_FD, Handle, alive, die_with_parent, read_stat
+
+BLOCKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+BLOCKED_SUPERVISOR = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""For supervisord itself (`--supervisor`): its children are then born with these blocked, so not even the first
+milliseconds of a program can lose one. Its own SIGHUP (stop everything, start everything) is better unreachable."""
+
+USAGE = 2
+TAKEN = 75
+"""Exit status when somebody else holds the lock for good (EX_TEMPFAIL): worth another try later."""
+NOT_FOUND = 127
+
+WAIT = 10
+"""Seconds to wait for a supervised holder to go. An orphan has half of it after SIGTERM, and half after SIGKILL."""
+STEP = 0.1
+
+NUMBERS = ("--nice", "--nofile", "--oom", "--wait")
+HELP = (
+    "usage: devherd.launcher --name NAME --lock FILE [--supervisor] [--nice N] [--nofile N] [--oom N] [--wait SECONDS]"
+    " -- COMMAND [ARGUMENT...]"
+)
+
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+class Options(NamedTuple):
+    """The command line."""
+
+    name: str
+    lock: str
+    command: list[str]
+    supervisor: bool = False
+    nice: int | None = None
+    nofile: int | None = None
+    oom: int | None = None
+    wait: int = WAIT
+
+
+class Holder(NamedTuple):
+    """What a holder of the lock wrote into it: itself and its parent, each by pid and start time."""
+
+    pid: int
+    start: int
+    parent: int
+    parent_start: int
+
+    def orphaned(self) -> bool:
+        """True when the parent that started it is gone."""
+        stat = read_stat(self.pid)
+        return stat is not None and (stat.parent != self.parent or not alive(self.parent, self.parent_start))
+
+
+class Stop(Exception):
+    """Cannot or need not go on: exit status and text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def parse(arguments: list[str]) -> Options:
+    """Read the command line. Raises Stop."""
+    values: dict[str, str] = {}
+    rest = list(arguments)
+    supervisor = False
+    while rest and rest[0] != "--":
+        option = rest.pop(0)
+        if option == "--supervisor":
+            supervisor = True
+        elif option in ("--name", "--lock", *NUMBERS) and rest:
+            values[option] = rest.pop(0)
+        else:
+            raise Stop(USAGE, f"unknown or incomplete option {option!r}; {HELP}")
+    command = rest[1:]
+    if not command or not values.get("--name") or not values.get("--lock"):
+        raise Stop(USAGE, HELP)
+    numbers = {key[2:]: _number(key, values[key]) for key in NUMBERS if key in values}
+    return Options(values["--name"], values["--lock"], command, supervisor, **numbers)
+
+
+def _number(option: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Stop(USAGE, f"{option} wants a number, not {text!r}") from None
+
+
+def leave_with_parent() -> None:
+    """Have the kernel end us with our parent, and notice one that is gone already. Raises Stop."""
+    if os.getppid() != 1:
+        die_with_parent(signal.SIGTERM)
+    if os.environ.get("SUPERVISOR_ENABLED") and _hung_up(0):
+        # Only supervisord holds the other end of our stdin.
+        raise Stop(0, "supervisord is gone already")
+
+
+def _hung_up(fd: int) -> bool:
+    poller = select.poll()
+    poller.register(fd, 0)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poller.poll(0))
+
+
+def set_limits(options: Options, warn: Callable[[str], None]) -> None:
+    """Priority, descriptors, out-of-memory score. What this user may not set is said and skipped."""
+    if options.nice is not None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, options.nice)
+        except OSError as error:
+            warn(f"cannot set nice {options.nice}: {error.strerror}")
+    if options.nofile is not None:
+        _set_nofile(options.nofile, warn)
+    if options.oom is not None:
+        try:
+            with open("/proc/self/oom_score_adj", "w") as file:
+                file.write(str(options.oom))
+        except OSError as error:
+            warn(f"cannot set oom_score_adj {options.oom}: {error.strerror}")
+
+
+def _set_nofile(wanted: int, warn: Callable[[str], None]) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = hard == resource.RLIM_INFINITY
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard if unlimited else max(hard, wanted)))
+    except (OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+        warn(f"cannot allow {wanted} open files, the hard limit is {hard}")
+
+
+def take_lock(path: str, name: str, wait: float, say: Callable[[str], None]) -> int:
+    """Hold the lock and return its descriptor, which exec keeps. Ends an orphan that holds it. Raises Stop."""
+    os.makedirs(os.path.dirname(path) or ".", mode=0o750, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + wait
+    while not _try_lock(fd):
+        pid = _holder_pid(fd)
+        recorded = _recorded(fd)
+        if recorded is not None and recorded.pid == pid and recorded.orphaned():
+            end_orphan(recorded, name, wait / 2, say)
+            deadline = time.monotonic() + wait
+        elif pid and time.monotonic() >= deadline:
+            parent = f", supervised by pid {recorded.parent}" if recorded is not None else ""
+            raise Stop(TAKEN, f"{name} already runs as pid {pid}{parent}; stop that one first")
+        _wait_stoppable(STEP)
+    _record(fd)
+    os.set_inheritable(fd, True)
+    return fd
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _holder_pid(fd: int) -> int:
+    """Who holds the lock, 0 when nobody does any more."""
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))
+    return 0 if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _recorded(fd: int) -> Holder | None:
+    fields = os.pread(fd, 200, 0).split()
+    try:
+        return Holder(*(int(field) for field in fields))
+    except (ValueError, TypeError):
+        return None
+
+
+def _record(fd: int) -> None:
+    me, parent = read_stat("self"), read_stat(os.getppid())
+    os.ftruncate(fd, 0)
+    if me is not None:
+        parent_start = parent.start if parent is not None else 0
+        os.pwrite(fd, b"%d %d %d %d\n" % (me.pid, me.start, me.parent, parent_start), 0)
+
+
+def end_orphan(holder: Holder, name: str, grace: float, say: Callable[[str], None]) -> None:
+    """TERM, then KILL, `grace` seconds for each; returns when it is gone. Raises Stop when not even that helps."""
+    try:
+        handle = Handle(holder.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if handle.stat.start != holder.start:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            say(f"{name} of a supervisord that is gone still runs as pid {holder.pid}: {number.name}")
+            handle.send(number)
+            deadline = time.monotonic() + grace
+            while time.monotonic() < deadline:
+                if handle.wait(STEP):
+                    return
+                _wait_stoppable(0)
+    finally:
+        handle.close()
+    raise Stop(TAKEN, f"{name}: pid {holder.pid} survives SIGKILL (stuck in the kernel); not starting beside it")
+
+
+def _wait_stoppable(seconds: float) -> None:
+    """Sleep; a stop request that is pending behind our mask ends us, as it would have without the mask."""
+    number = signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, seconds)
+    if number is not None:
+        raise Stop(128 + number.si_signo, "stopped while waiting for the lock")
+
+
+def launch(arguments: list[str]) -> NoReturn:
+    """All of it; returns only by exception."""
+    options = parse(arguments)
+
+    def say(text: str) -> None:
+        print(f"launcher: {text}", file=sys.stderr, flush=True)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SUPERVISOR if options.supervisor else BLOCKED)
+    leave_with_parent()
+    set_limits(options, say)
+    fd = take_lock(options.lock, options.name, options.wait, say)
+    os.environ[LOCK_FD] = str(fd)
+    try:
+        os.execvp(options.command[0], options.command)
+    except OSError as error:
+        raise Stop(NOT_FOUND, f"cannot start {options.command[0]}: {error.strerror}") from None
+
+
+def main() -> int:
+    """Entry point: exit statuses are those of Stop, else the command's own."""
+    try:
+        launch(sys.argv[1:])
+    except Stop as stop:
+        print(f"launcher: {stop}", file=sys.stderr, flush=True)
+        return stop.status
+    except OSError as error:
+        print(f"launcher: {error}", file=sys.stderr, flush=True)
+        return TAKEN
+
+
+if __name__ == "__main__":
+    sys.exit(main())
