@@ -6,34 +6,38 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-Seconds = Annotated[float, Meta(ge=0)]
+SECONDS = {"unit": "seconds"}
+Seconds = Annotated[float, Meta(ge=0, extra=SECONDS)]
+AbsolutePath = Annotated[str, Meta(pattern="^/", extra={"form": "an absolute path"})]
+AbsolutePathOrEmpty = Annotated[str, Meta(pattern="^(/|$)", extra={"form": "an absolute path, or empty"})]
 
 
 class Paths(Struct, frozen=True, forbid_unknown_fields=True):
     """Where things are on this node. A simulation or a test points every one of them into a folder."""
 
-    root: Annotated[str, Meta(description="prefix of every host path that has no setting of its own")] = "/"
-    sys: Annotated[str, Meta(description="sysfs")] = "/sys"
-    dev: Annotated[str, Meta(description="device nodes")] = "/dev"
-    proc: Annotated[str, Meta(description="procfs")] = "/proc"
+    root: Annotated[AbsolutePath, Meta(description="prefix of every host path that has no setting of its own")] = "/"
+    sys: Annotated[AbsolutePath, Meta(description="sysfs")] = "/sys"
+    dev: Annotated[AbsolutePath, Meta(description="device nodes")] = "/dev"
+    proc: Annotated[AbsolutePath, Meta(description="procfs")] = "/proc"
     rdev_table: Annotated[
-        str, Meta(description="file naming the device numbers of a root that cannot hold device nodes; empty: none")
+        AbsolutePathOrEmpty,
+        Meta(description="file naming the device numbers of a root that cannot hold device nodes; empty: none"),
     ] = ""
-    etc: Annotated[str, Meta(description="configuration")] = "/etc/devherd"
-    run: Annotated[str, Meta(description="control sockets, locks, claims")] = "/run/devherd"
-    state: Annotated[str, Meta(description="ledger, health, maintenance, last inventory")] = "/var/lib/devherd"
-    log: Annotated[str, Meta(description="log files")] = "/var/log/devherd"
-    cache: Annotated[str, Meta(description="compiled code and other things that can be made again")] = (
+    etc: Annotated[AbsolutePath, Meta(description="configuration")] = "/etc/devherd"
+    run: Annotated[AbsolutePath, Meta(description="control sockets, locks, claims")] = "/run/devherd"
+    state: Annotated[AbsolutePath, Meta(description="ledger, health, maintenance, last inventory")] = "/var/lib/devherd"
+    log: Annotated[AbsolutePath, Meta(description="log files")] = "/var/log/devherd"
+    cache: Annotated[AbsolutePath, Meta(description="compiled code and other things that can be made again")] = (
         "/var/cache/devherd"
     )
-    device_plugins: Annotated[str, Meta(description="the kubelet's device plugin folder")] = (
+    device_plugins: Annotated[AbsolutePath, Meta(description="the kubelet's device plugin folder")] = (
         "/var/lib/kubelet/device-plugins"
     )
-    pod_resources: Annotated[str, Meta(description="the kubelet's PodResources socket")] = (
+    pod_resources: Annotated[AbsolutePath, Meta(description="the kubelet's PodResources socket")] = (
         "/var/lib/kubelet/pod-resources/kubelet.sock"
     )
-    cdi: Annotated[str, Meta(description="CDI specification folder")] = "/var/run/cdi"
-    machine_id: Annotated[str, Meta(description="file with the machine's id")] = "/etc/machine-id"
+    cdi: Annotated[AbsolutePath, Meta(description="CDI specification folder")] = "/var/run/cdi"
+    machine_id: Annotated[AbsolutePath, Meta(description="file with the machine's id")] = "/etc/machine-id"
 
 
 class Log(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,14 +83,21 @@ class Health(Struct, frozen=True, forbid_unknown_fields=True):
 class Probe(Struct, frozen=True, forbid_unknown_fields=True):
     """The process that touches hardware. Times are seconds."""
 
-    scan_interval: Annotated[float, Meta(ge=0.2, description="full scan, beside the events")] = 30.0
-    check_interval: Annotated[float, Meta(ge=0.2, description="health checks")] = 10.0
-    deadline: Annotated[float, Meta(gt=0, description="a request not answered by then is a hang")] = 10.0
-    prepare_deadline: Annotated[float, Meta(gt=0, le=29, description="same for PreStartContainer")] = 25.0
+    scan_interval: Annotated[float, Meta(ge=0.2, extra=SECONDS, description="full scan, beside the events")] = 30.0
+    check_interval: Annotated[float, Meta(ge=0.2, extra=SECONDS, description="health checks")] = 10.0
+    deadline: Annotated[float, Meta(gt=0, extra=SECONDS, description="a request not answered by then is a hang")] = 10.0
+    prepare_deadline: Annotated[float, Meta(gt=0, le=29, extra=SECONDS, description="same for PreStartContainer")] = (
+        25.0
+    )
     first_scan: Annotated[
-        float, Meta(ge=0, description="how long a start waits for the first scan before it serves the last inventory")
+        float,
+        Meta(
+            ge=0,
+            extra=SECONDS,
+            description="how long a start waits for the first scan before it serves the last inventory",
+        ),
     ] = 3.0
-    restart_max: Annotated[float, Meta(gt=0, description="cap of the pause between replacements")] = 60.0
+    restart_max: Annotated[float, Meta(gt=0, extra=SECONDS, description="cap of the pause between replacements")] = 60.0
 
 
 class Snapshots(Struct, frozen=True, forbid_unknown_fields=True):

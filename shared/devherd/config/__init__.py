@@ -1,1 +1,15 @@
-"""."""
+"""Configuration: strict YAML 1.2, every error at once, each with file, line, key and what was probably meant."""
+
+from devherd.config.load import Loaded, load_plugin_config, load_settings, load_struct, plugin_config_path
+from devherd.config.problems import ConfigError, Problem, format_problems
+
+__all__ = [
+    "ConfigError",
+    "Loaded",
+    "Problem",
+    "format_problems",
+    "load_plugin_config",
+    "load_settings",
+    "load_struct",
+    "plugin_config_path",
+]
