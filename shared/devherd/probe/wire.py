@@ -11,10 +11,22 @@ import struct
 import msgspec
 from msgspec import Struct
 
+from devherd.settings import Settings
 from devherd.values import Evidence, Inventory
 
 HEADER = struct.Struct("!I")
 MAX_FRAME = 256 * 1024 * 1024
+
+
+class Configure(Struct, frozen=True, tag=True):
+    """Front: the first message. `config` is the plugin's own configuration, encoded; the probe knows its type.
+
+    The probe reads no configuration file: what the front has validated is what the probe runs with.
+    """
+
+    number: int
+    settings: Settings
+    config: msgspec.Raw
 
 
 class Scan(Struct, frozen=True, tag=True):
@@ -97,7 +109,7 @@ class Hint(Struct, frozen=True, tag=True):
     source: str
 
 
-Request = Scan | Check | Prepare | Repair | Stop
+Request = Configure | Scan | Check | Prepare | Repair | Stop
 Reply = Ready | Scanned | Checked | Done | Failed | Hint
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,0 +1,339 @@
+"""The front's loop: who talks to whom, and when. What is known lives in the model, not here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from devherd.claims import ClaimRegistry, ClaimsBusy
+from devherd.control import ControlServer
+from devherd.front import report
+from devherd.front.handler import Handler
+from devherd.front.model import Board, Model
+from devherd.front.probelink import ProbeError, ProbeLink
+from devherd.front.reload import Configuration, ConfigurationFile
+from devherd.front.saved import Saved
+from devherd.front.station import Station, Stations
+from devherd.front.tenants import Tenants
+from devherd.front.writer import WriteBehind
+from devherd.log import event
+from devherd.process import read_stat
+from devherd.vendor import Manifest
+
+logger = logging.getLogger(__name__)
+
+EXIT_ABSENT = 69
+"""No hardware for this plugin: the one code in supervisord's `exitcodes`, so that it is not started again."""
+
+ABSENT_AFTER = 12.0
+"""Seconds a plugin without hardware stays: longer than `startsecs`, or supervisor counts a failed start."""
+
+
+class Front:
+    """One plugin's front. `run` returns the exit code."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        file: ConfigurationFile,
+        configuration: Configuration,
+        probe: ProbeLink,
+        saved: Saved,
+        model: Model,
+    ) -> None:
+        self.manifest = manifest
+        self.file = file
+        self.configuration = configuration
+        self.probe = probe
+        self.saved = saved
+        self.model = model
+        self.started = time.time()
+        self.writer = WriteBehind()
+        self.digest = ""
+        self.scanned_at: float | None = None
+        self.scan_seconds = 0.0
+        self.claim_problem = ""
+        self.stations = Stations(configuration.settings, manifest.name, self._kubelet_changed)
+        self.tenants = Tenants(configuration.settings, model, self._tenancy_changed)
+        self._claims = ClaimRegistry(configuration.settings.paths.run)
+        self._hint = asyncio.Event()
+        self._recheck = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._scanning: asyncio.Task[bool]
+        stat = read_stat("self")
+        self._start = stat.start if stat else 0
+        self._exit = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self) -> int:
+        """Serve until a signal says stop."""
+        self._signals()
+        control = ControlServer(self.control_path, self._control)
+        await control.start()
+        try:
+            await self._first_scan()
+            await self._publish()
+            for name, job in (
+                ("kubelet", self.stations.watch),
+                ("scan", self._scan_loop),
+                ("check", self._check_loop),
+                ("health", self._health_loop),
+                ("tenants", self.tenants.loop),
+            ):
+                self._tasks.append(asyncio.create_task(self._forever(name, job), name=name))
+            event(logger, logging.INFO, "serving", resources=len(self.model.boards), pid=os.getpid())
+            await self._stopping.wait()
+        finally:
+            await self._stop(control)
+        return self._exit
+
+    @property
+    def control_path(self) -> str:
+        """Where this front answers."""
+        return f"{self.configuration.settings.paths.run}/{self.manifest.name}.control.sock"
+
+    # -- signals and control
+
+    def _signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGUSR1, self.stations.poke)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
+        # The launcher blocked these, so that none could strike before its handler existed.
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK,
+            {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP},
+        )
+
+    async def _control(self, request: dict[str, Any]) -> dict[str, Any]:
+        operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "ping": lambda _: {"plugin": self.manifest.name, "pid": os.getpid()},
+            "status": lambda _: report.status(self),
+            "devices": lambda asked: report.devices(self, str(asked.get("resource", ""))),
+            "explain": lambda asked: report.explain(self, str(asked.get("what", ""))),
+            "register": lambda _: self._now(self.stations.poke),
+            "rescan": lambda _: self._now(self._hint.set),
+            "reload": lambda _: self._now(self._reload_soon),
+        }
+        operation = operations.get(str(request.get("op")))
+        if operation is None:
+            return {"error": f"unknown op {request.get('op')!r}; known: {', '.join(sorted(operations))}"}
+        return operation(request)
+
+    def _now(self, action: Callable[[], object]) -> dict[str, Any]:
+        action()
+        return {"ok": True}
+
+    def hinted(self, source: str) -> None:
+        """The probe saw an event: a rescan is due."""
+        event(logger, logging.DEBUG, "rescan is due", source=source)
+        self._hint.set()
+
+    # -- scanning and health
+
+    async def _first_scan(self) -> None:
+        """Wait for the first scan, but not for ever: a probe that hangs must not keep devices from pods."""
+        self._scanning = asyncio.create_task(self._scan(), name="first-scan")
+        await asyncio.wait({self._scanning}, timeout=self.configuration.settings.probe.first_scan)
+        if not self._scanning.done():
+            event(logger, logging.WARNING, "no scan yet; serving what the last inventory held")
+
+    async def _scan(self) -> bool:
+        """Ask the probe for a scan and take it in; False when there was none."""
+        try:
+            scanned = await self.probe.scan(self.digest)
+        except ProbeError as problem:
+            event(logger, logging.WARNING, "scan failed", error=str(problem))
+            return False
+        self.scanned_at, self.scan_seconds = time.monotonic(), scanned.seconds
+        if scanned.inventory is None:
+            return True
+        self.digest = scanned.digest
+        self.model.apply(scanned.inventory, time.monotonic(), time.time())
+        await self._claim()
+        self.saved.keep_inventory(self.writer, scanned.inventory)
+        self._keep_configuration()
+        for skipped in scanned.inventory.skipped:
+            event(logger, logging.DEBUG, "skipped", what=skipped.what, rule=skipped.rule, reason=skipped.reason)
+        return True
+
+    async def _scan_loop(self) -> None:
+        absent_since: float | None = None
+        good = await self._scanning
+        while True:
+            await self._publish()
+            absent_since = self._absent(absent_since)
+            interval = self.configuration.settings.probe.scan_interval
+            soon = not good or absent_since is not None
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hint.wait(), min(interval, 1.0) if soon else interval)
+            self._hint.clear()
+            good = await self._scan()
+
+    def _absent(self, since: float | None) -> float | None:
+        """Dormancy: no hardware and nothing to keep for pods, for longer than `startsecs`, means exit 69."""
+        if not self.model.inventory.absent or any(board.snapshot.members for board in self.model.boards.values()):
+            return None
+        now = time.monotonic()
+        if since is None:
+            return now
+        if now - since >= ABSENT_AFTER:
+            event(logger, logging.INFO, "nothing to serve", reason=self.model.inventory.absent)
+            self._exit = EXIT_ABSENT
+            self._stopping.set()
+        return since
+
+    async def _check_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.configuration.settings.probe.check_interval)
+            if "checks" not in self.probe.capabilities:
+                continue
+            try:
+                checked = await self.probe.check()
+            except ProbeError as problem:
+                event(logger, logging.WARNING, "check failed", error=str(problem))
+                continue
+            self.model.observe(checked.evidence, time.monotonic())
+            await self._publish()
+
+    async def _health_loop(self) -> None:
+        """Wake when time alone changes a verdict or ends a grace."""
+        while True:
+            due = self.model.next_change(time.monotonic(), time.time())
+            pause = 3600.0 if due is None else max(0.01, due - time.monotonic())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._recheck.wait(), pause)
+            self._recheck.clear()
+            if due is not None and time.monotonic() >= due:
+                await self._publish()
+
+    async def _claim(self) -> None:
+        wanted = {
+            claim.thing: (resource.name, claim.mode)
+            for resource in self.model.inventory.resources
+            for device in resource.devices
+            for claim in device.claims
+        }
+        loop = asyncio.get_running_loop()
+        try:
+            self.model.conflicts = await loop.run_in_executor(
+                None, self._claims.replace, self.manifest.name, os.getpid(), self._start, wanted
+            )
+            self.claim_problem = ""
+        except (ClaimsBusy, OSError) as problem:
+            self.claim_problem = f"cannot record which devices are ours: {problem}"
+            event(logger, logging.ERROR, "claims unavailable", error=str(problem))
+
+    # -- publishing
+
+    async def _publish(self) -> None:
+        """Make snapshots, have each resource served, and end those that have drained."""
+        changed = self.model.rebuild(time.monotonic(), time.time())
+        for board in changed:
+            await self._serve(board)
+        if changed:
+            self.saved.keep_health(self.writer, self.model)
+        for name in self.model.finished():
+            if await self.stations.close_drained(name):
+                self.model.drop(name)
+        self._recheck.set()
+
+    async def _serve(self, board: Board) -> None:
+        self._say(board)
+        station = self.stations.get(board.name)
+        if station is None:
+            handler = Handler(board.name, self.model, self._prepare, self._granted)
+            station = await self.stations.open(board.name, handler, board.snapshot)
+        else:
+            station.publish(board.snapshot)
+
+    def _say(self, board: Board) -> None:
+        bad = [member for member in board.snapshot.members if not member.healthy]
+        fields = {"resource": board.name, "devices": len(board.snapshot.members), "unhealthy": len(bad)}
+        if board.snapshot.left_out:
+            event(logger, logging.ERROR, "the list is too long for the kubelet", left_out=len(board.snapshot.left_out))
+        event(logger, logging.INFO, "new list", number=board.snapshot.number, **fields)
+        for member in bad[:20]:
+            event(logger, logging.WARNING, "unhealthy", resource=board.name, id=member.id, reason=member.reason)
+
+    async def _prepare(self, resource: str, ids: tuple[str, ...]) -> str:
+        if "prepares" not in self.probe.capabilities:
+            return ""
+        return await self.probe.prepare(resource, ids)
+
+    def _granted(self) -> None:
+        self.saved.keep_ledger(self.writer, self.model)
+        self.tenants.soon()
+
+    def _kubelet_changed(self) -> None:
+        now = time.monotonic()
+        self.model.health.kubelet_changed(now)
+        self.model.tenancy.kubelet_changed(now)
+        self.tenants.soon()
+
+    async def _tenancy_changed(self) -> None:
+        self.saved.keep_ledger(self.writer, self.model)
+        await self._publish()
+
+    # -- reload
+
+    def _reload_soon(self) -> None:
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(asyncio.get_running_loop().create_task(self._reload(), name="reload"))
+
+    async def _reload(self) -> None:
+        """SIGHUP: change what changed; wrong files change nothing and are shown in status."""
+        old = self.configuration
+        new = self.configuration = self.file.read(old)
+        if new.problems:
+            event(logger, logging.ERROR, "configuration not loaded", problems=[str(p) for p in new.problems])
+            return
+        event(logger, logging.INFO, "configuration loaded", path=new.path)
+        self.model.settings = new.settings
+        self.model.health.configure(new.settings.health)
+        if new.config != old.config or new.settings != old.settings:
+            await self.probe.replace(new.settings, new.encoded)
+            self.digest = ""
+        self._hint.set()
+
+    def _keep_configuration(self) -> None:
+        if not self.configuration.problems:
+            file, value = self.file.keep(self.configuration)
+            self.writer.put("configuration", file, lambda: value)
+
+    # -- life and death
+
+    async def _forever(self, name: str, job: Callable[[], Awaitable[None]]) -> None:
+        """An error in one loop is reported and does not end the others, or the process."""
+        while True:
+            try:
+                await job()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                logger.exception("unexpected error in %s; going on", name)
+            await asyncio.sleep(1.0)
+
+    async def _stop(self, control: ControlServer) -> None:
+        """SIGTERM: end the streams, remove the sockets; the kubelet keeps our capacity for five minutes."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.stations.close()
+        await self.tenants.close()
+        await control.stop()
+        await self.probe.stop()
+        with contextlib.suppress(ClaimsBusy, OSError):
+            self._claims.release(self.manifest.name)
+        await self.writer.flush(2.0)
+        self.writer.close()
+
+
+__all__ = ["EXIT_ABSENT", "Front", "Station"]

@@ -1,0 +1,239 @@
+"""What one plugin knows: boards, health, tenancy, ledger, conflicts. Synchronous, no sockets, time passed in.
+
+Data flows one way: an inventory and evidence come in, snapshots go out. The front's loop is the only caller,
+so every method sees a consistent picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from devherd.health.engine import HealthEngine
+from devherd.ledger import Ledger
+from devherd.settings import Settings
+from devherd.snapshot import STALE, Remembered, build, expire
+from devherd.tenancy import Tenancy
+from devherd.values import Device, Evidence, Inventory, Member, Parts, Preference, Skipped, Snapshot
+
+
+class Refused(Exception):
+    """An Allocate that must not be answered; `unknown` tells an unknown id from an unhealthy one.
+
+    The text ends up in the pod's status, so it is short.
+    """
+
+    def __init__(self, text: str, unknown: bool = False) -> None:
+        super().__init__(text)
+        self.unknown = unknown
+
+
+@dataclass
+class Board:
+    """One resource: what the last scan found, what is remembered, and the snapshot made of both."""
+
+    name: str
+    snapshot: Snapshot
+    members: dict[str, Member] = field(default_factory=dict)
+    found: dict[str, Device] = field(default_factory=dict)
+    remembered: dict[str, Remembered] = field(default_factory=dict)
+    pre_start: bool = False
+    preference: Preference | None = None
+    withdrawn: bool = False
+
+    @property
+    def things(self) -> frozenset[str]:
+        """Every physical thing that this resource stands on."""
+        return frozenset(thing for device in self.found.values() for thing in device.things)
+
+
+class Model:
+    """The state of one plugin; see the module's text."""
+
+    def __init__(self, settings: Settings, health: HealthEngine, ledger: Ledger, tenancy: Tenancy, boot_id: str) -> None:
+        self.settings = settings
+        self.health = health
+        self.ledger = ledger
+        self.tenancy = tenancy
+        self.boot_id = boot_id
+        self.boards: dict[str, Board] = {}
+        self.inventory = Inventory()
+        self.conflicts: dict[str, str] = {}
+        self._gone: set[str] = set()
+
+    # -- what comes in
+
+    def recall(self, inventory: Inventory, same_boot: bool, wall: float) -> None:
+        """Start from the last inventory.
+
+        Within one boot it holds until the first scan says otherwise; after a boot device numbers may have moved,
+        so its ids are listed, Unhealthy, until they are found again.
+        """
+        for resource in inventory.resources:
+            board = self._board(resource.name)
+            if same_boot:
+                board.found = {device.id: device for device in resource.devices}
+                board.pre_start, board.preference = resource.pre_start, resource.preference
+            else:
+                self._remember(board, resource.devices, wall)
+        if same_boot:
+            self.inventory = inventory
+
+    def recall_held(self, held: Mapping[str, Iterable[str]], wall: float) -> None:
+        """Add the ids that the kubelet's checkpoint holds for our resources: none of them may leave the list."""
+        for name, ids in held.items():
+            board = self.boards.get(name)
+            if board is None:
+                continue
+            for id in ids:
+                if id not in board.found and id not in board.remembered:
+                    board.remembered[id] = Remembered(id=id, numa=(), things=(), last_seen=wall)
+
+    def apply(self, inventory: Inventory, now: float, wall: float) -> None:
+        """Take a scan's result. What it lacks is remembered; what came back is welcome."""
+        before = self._things()
+        listed = {resource.name: resource for resource in inventory.resources}
+        for name, resource in listed.items():
+            board = self._board(name)
+            found = {device.id: device for device in resource.devices}
+            self._remember(board, (device for id, device in board.found.items() if id not in found), wall)
+            board.found = found
+            board.remembered = {id: kept for id, kept in board.remembered.items() if id not in found}
+            board.pre_start, board.preference, board.withdrawn = resource.pre_start, resource.preference, False
+        for name, board in self.boards.items():
+            if name not in listed:
+                self._remember(board, board.found.values(), wall)
+                board.found, board.withdrawn = {}, True
+        self.inventory = inventory
+        self.health.observe((*self._presence(before), *inventory.evidence), now)
+
+    def observe(self, evidence: Iterable[Evidence], now: float) -> None:
+        """Take what checks gathered."""
+        self.health.observe(tuple(evidence), now)
+
+    # -- what goes out
+
+    def rebuild(self, now: float, wall: float) -> list[Board]:
+        """Make new snapshots; returns the boards whose list changed."""
+        things = {board.name: board.things for board in self.boards.values()}
+        held = {name: self.tenancy.held(name) for name in self.boards}
+        verdicts = self.health.verdicts(now, self._held_things(held), things, wall)
+        changed = []
+        for board in self.boards.values():
+            board.remembered = expire(board.remembered, held[board.name], wall, self.settings.snapshots.grace)
+            snapshot = build(
+                board.name,
+                board.snapshot.number + 1,
+                board.found,
+                board.remembered,
+                held[board.name],
+                verdicts,
+                self.ledger.stale_in(board.name, board.found),
+                {},
+                self._conflicting(board),
+                listed=board.members,
+            )
+            if board.snapshot.number == 0 or snapshot.members != board.snapshot.members:
+                board.snapshot = snapshot
+                board.members = {member.id: member for member in snapshot.members}
+                changed.append(board)
+        return changed
+
+    def next_change(self, now: float, wall: float) -> float | None:
+        """When (monotonic) a rebuild is due though nothing came in; None: never."""
+        due = [self.health.next_change(now)]
+        grace = self.settings.snapshots.grace
+        for board in self.boards.values():
+            held = self.tenancy.held(board.name)
+            due += [now + kept.last_seen + grace - wall for id, kept in board.remembered.items() if id not in held]
+        times = [time for time in due if time is not None]
+        return min(times) if times else None
+
+    def waiting(self) -> bool:
+        """Tell whether some id stays, or stays Unhealthy, only until its holder lets go."""
+        return any(
+            board.withdrawn or board.remembered or any(member.kind == STALE for member in board.snapshot.members)
+            for board in self.boards.values()
+        )
+
+    def finished(self) -> list[str]:
+        """Resources that were withdrawn and whose list has drained."""
+        return [name for name, board in self.boards.items() if board.withdrawn and not board.snapshot.members]
+
+    def drop(self, name: str) -> None:
+        """Forget a finished resource."""
+        self.boards.pop(name, None)
+
+    def parts(self, resource: str, ids: Iterable[str]) -> dict[str, Parts]:
+        """The answer parts of these ids, in id order. Raises Refused."""
+        board = self.boards[resource]
+        found = {}
+        for id in sorted(set(ids)):
+            member, device = board.members.get(id), board.found.get(id)
+            if member is None:
+                raise Refused(f"{resource}: no device {id}", unknown=True)
+            if not member.healthy or device is None:
+                raise Refused(f"{resource}: device {id} is unhealthy: {member.reason or 'it is gone'}")
+            found[id] = device.parts
+        return found
+
+    def granted(self, resource: str, parts: Mapping[str, Parts], now: float, wall: float) -> None:
+        """Note in ledger and tenancy that these answers are about to be given."""
+        for id, part in parts.items():
+            self.ledger.record(resource, id, part, self.boot_id, wall)
+        self.tenancy.allocated(resource, tuple(parts), now)
+
+    def release(self, now: float) -> list[tuple[str, str]]:
+        """Ids that nobody holds any more, once each; their answers are forgotten."""
+        released = list(self.tenancy.released(now))
+        for resource, id in released:
+            self.ledger.forget(resource, id)
+        return released
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What the last scan saw and did not offer."""
+        return self.inventory.skipped
+
+    # -- helpers
+
+    def _board(self, name: str) -> Board:
+        return self.boards.setdefault(name, Board(name, Snapshot(resource=name, number=0, members=())))
+
+    def _remember(self, board: Board, devices: Iterable[Device], wall: float) -> None:
+        for device in devices:
+            board.remembered[device.id] = Remembered(
+                id=device.id, numa=device.numa, things=device.things, last_seen=wall
+            )
+
+    def _things(self) -> set[str]:
+        return {thing for board in self.boards.values() for thing in board.things}
+
+    def _presence(self, before: set[str]) -> list[Evidence]:
+        """Hard evidence from the scan itself: things that went, and things that came back."""
+        now = self._things()
+        went, came = before - now, self._gone & now
+        self._gone = (self._gone | went) - came
+        return [
+            *(Evidence(thing, "gone", bad=True, reason="the device is gone") for thing in sorted(went)),
+            *(Evidence(thing, "gone", bad=False) for thing in sorted(came)),
+        ]
+
+    def _held_things(self, held: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        return frozenset(
+            thing
+            for name, ids in held.items()
+            for id in ids
+            if (device := self.boards[name].found.get(id)) is not None
+            for thing in device.things
+        )
+
+    def _conflicting(self, board: Board) -> dict[str, str]:
+        if not self.conflicts:
+            return {}
+        return {
+            id: self.conflicts[claim.thing]
+            for id, device in board.found.items()
+            for claim in device.claims
+            if claim.thing in self.conflicts
+        }

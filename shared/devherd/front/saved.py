@@ -1,0 +1,73 @@
+"""What a front keeps on disk, and what it knew when it started.
+
+All of it is a help, none of it a condition: a missing or damaged file costs memory of the past, not service.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from devherd.front.model import Model
+from devherd.front.writer import WriteBehind
+from devherd.health.engine import SavedHealth
+from devherd.ledger import SavedLedger
+from devherd.log import event
+from devherd.settings import Paths
+from devherd.state import StateFile, machine_id
+from devherd.values import Inventory
+
+logger = logging.getLogger(__name__)
+
+
+class LastInventory(Struct, frozen=True):
+    """The last scan and the boot it was made in."""
+
+    boot_id: str
+    inventory: Inventory
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What was found on disk at start; None where there was nothing usable."""
+
+    inventory: LastInventory | None
+    health: SavedHealth | None
+    ledger: SavedLedger | None
+
+
+class Saved:
+    """The state files of one plugin."""
+
+    def __init__(self, paths: Paths, plugin: str, boot_id: str) -> None:
+        machine = machine_id(paths)
+        base = f"{paths.state}/{plugin}"
+        self._boot_id = boot_id
+        self._inventory = StateFile(f"{base}.inventory.json", "inventory", LastInventory, machine_id=machine)
+        self._health = StateFile(f"{base}.health.json", "health", SavedHealth, machine_id=machine)
+        self._ledger = StateFile(f"{base}.ledger.json", "ledger", SavedLedger, machine_id=machine)
+        self.problems: tuple[str, ...] = ()
+
+    def load(self) -> Memory:
+        """Read everything. What cannot be read is named in `problems`."""
+        inventory, health, ledger = self._inventory.load(), self._health.load(), self._ledger.load()
+        self.problems = tuple(
+            loaded.reason for loaded in (inventory, health, ledger) if loaded.value is None and not loaded.missing
+        )
+        for problem in self.problems:
+            event(logger, logging.WARNING, "state not used", reason=problem)
+        return Memory(inventory.value, health.value, ledger.value)
+
+    def keep_inventory(self, writer: WriteBehind, inventory: Inventory) -> None:
+        """Have the last scan saved."""
+        writer.put("inventory", self._inventory, lambda: LastInventory(self._boot_id, inventory))
+
+    def keep_health(self, writer: WriteBehind, model: Model) -> None:
+        """Have the verdicts saved."""
+        writer.put("health", self._health, model.health.dump)
+
+    def keep_ledger(self, writer: WriteBehind, model: Model) -> None:
+        """Have the answers saved."""
+        writer.put("ledger", self._ledger, model.ledger.dump)

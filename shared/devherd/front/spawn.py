@@ -1,0 +1,55 @@
+"""Start a probe: a fresh exec that inherits one end of a socketpair and nothing else.
+
+Kept apart and light, so that a front can start its probe before it imports grpc.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """A probe process and the front's end of its socketpair (blocking, as made)."""
+
+    process: subprocess.Popen[bytes]
+    sock: socket.socket
+
+    @property
+    def pid(self) -> int:
+        """The probe's process id."""
+        return self.process.pid
+
+
+def python_command() -> list[str]:
+    """The interpreter as this process runs it: isolated, and with the same compiled-code folder."""
+    command = [sys.executable, "-I"]
+    if sys.pycache_prefix:
+        command += ["-X", f"pycache_prefix={sys.pycache_prefix}"]
+    return command
+
+
+def spawn_probe(plugin: str, manifest: str) -> Spawned:
+    """Exec a probe for `manifest` (`module:attribute`). Raises OSError when it cannot be started.
+
+    The child stays in the front's process group, so that supervisord's group signals reach it, and dies with
+    its parent. subprocess closes every other descriptor, the instance lock among them.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        process = subprocess.Popen(
+            [*python_command(), "-m", "devherd.probe", "--plugin", plugin, "--manifest", manifest]
+            + ["--fd", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            close_fds=True,
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return Spawned(process, ours)

@@ -1,0 +1,52 @@
+"""Put a front together from what is on disk: settings, memory of the past, the kubelet's checkpoint."""
+
+from __future__ import annotations
+
+import time
+
+from devherd.front.app import Front
+from devherd.front.model import Model
+from devherd.front.probelink import ProbeLink
+from devherd.front.reload import Configuration, ConfigurationFile
+from devherd.front.saved import Memory, Saved
+from devherd.front.spawn import Spawned
+from devherd.health.engine import HealthEngine
+from devherd.kubelet.checkpoint import read_checkpoint
+from devherd.ledger import Ledger
+from devherd.state import boot_id
+from devherd.tenancy import Tenancy
+from devherd.vendor import Manifest
+
+
+def assemble(
+    reference: str,
+    manifest: Manifest,
+    file: ConfigurationFile,
+    configuration: Configuration,
+    probe: Spawned | None,
+) -> Front:
+    """A front ready to run. Reads a few small local files; touches no hardware."""
+    settings = configuration.settings
+    boot = boot_id(settings.paths)
+    saved = Saved(settings.paths, manifest.name, boot)
+    model = _recall(configuration, saved.load(), boot)
+    front: Front
+    link = ProbeLink(
+        manifest.name, reference, settings, configuration.encoded, lambda source: front.hinted(source), probe
+    )
+    front = Front(manifest, file, configuration, link, saved, model)
+    return front
+
+
+def _recall(configuration: Configuration, memory: Memory, boot: str) -> Model:
+    settings, now, wall = configuration.settings, time.monotonic(), time.time()
+    health = HealthEngine(settings.health, boot, now, memory.health)
+    ledger = Ledger(memory.ledger)
+    tenancy = Tenancy()
+    model = Model(settings, health, ledger, tenancy, boot)
+    if memory.inventory is not None:
+        model.recall(memory.inventory.inventory, memory.inventory.boot_id == boot, wall)
+    held = read_checkpoint(settings.paths.device_plugins)
+    tenancy.checkpoint(held.owners, now)
+    model.recall_held(held.owners, wall)
+    return model

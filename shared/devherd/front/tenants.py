@@ -1,0 +1,83 @@
+"""Who holds our devices: asks PodResources and reads the kubelet's checkpoint, seldom and guarded.
+
+Nothing on the path of an Allocate waits for this. A kubelet that does not answer changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from devherd.front.model import Model
+from devherd.kubelet.checkpoint import read_checkpoint
+from devherd.kubelet.podresources import PodResources, PodResourcesError
+from devherd.log import event
+from devherd.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+BUSY = 5.0
+"""Seconds between looks while an id waits for its release: a stale answer, a missing device, a withdrawn resource."""
+QUIET = 30.0
+"""Seconds between looks otherwise."""
+
+
+class Tenants:
+    """Feeds the model's tenancy. `changed` is awaited when a device was released."""
+
+    def __init__(self, settings: Settings, model: Model, changed: Callable[[], Awaitable[None]]) -> None:
+        self._paths = settings.paths
+        self._model = model
+        self._changed = changed
+        self._client = PodResources(settings.paths.pod_resources)
+        self._wake = asyncio.Event()
+        self._checkpoint_problem = ""
+        self._list_problem = ""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What keeps us from knowing who holds what; a kubelet that is simply away is none."""
+        return tuple(text for text in (self._checkpoint_problem,) if text)
+
+    def soon(self) -> None:
+        """Something happened that makes a look worthwhile."""
+        self._wake.set()
+
+    async def loop(self) -> None:
+        """Look, for ever."""
+        while True:
+            await self.look()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), BUSY if self._model.waiting() else QUIET)
+            if self._wake.is_set():
+                self._wake.clear()
+                # An allocation shows up in the checkpoint a little after Allocate returned.
+                await asyncio.sleep(1.0)
+
+    async def look(self) -> None:
+        """One look at both sources."""
+        tenancy = self._model.tenancy
+        held = read_checkpoint(self._paths.device_plugins)
+        self._checkpoint_problem = held.problem
+        if not held.problem:
+            tenancy.checkpoint(held.owners, time.monotonic())
+        try:
+            tenancy.listed(await self._client.list(), time.monotonic())
+            self._list_problem = ""
+        except PodResourcesError as problem:
+            tenancy.list_failed(time.monotonic())
+            if not self._list_problem:
+                event(logger, logging.DEBUG, "PodResources does not answer", error=str(problem))
+            self._list_problem = str(problem)
+        released = self._model.release(time.monotonic())
+        for resource, id in released:
+            event(logger, logging.INFO, "released", resource=resource, id=id)
+        if released or self._model.waiting():
+            await self._changed()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._client.close()
