@@ -1,0 +1,59 @@
+"""What every command shares: `--config`, `--instance`, `--json`, and the place they lead to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from devherd.cli.output import Out
+from devherd.cli.place import Place, find
+
+
+@dataclass
+class App:
+    """One command's surroundings. The place is looked up when a command first needs it."""
+
+    out: Out
+    config: str | None = None
+    instance: str | None = None
+    _place: Place | None = None
+
+    @property
+    def place(self) -> Place:
+        """The devherd this command speaks to. Raises Fault when it is not clear which."""
+        if self._place is None:
+            self._place = find(self.config, self.instance)
+        return self._place
+
+
+def common(command: Callable[..., int]) -> Callable[..., int]:
+    """Adds the shared options to a command, which gets an App as its first argument."""
+
+    @click.option(
+        "--config",
+        metavar="FILE",
+        envvar="DEVHERD_CONFIG",
+        help="devherd.yaml to use. Default: your running private instance, else /etc/devherd/devherd.yaml.",
+    )
+    @click.option("--instance", metavar="NAME", help="Private instance to speak to, where several run.")
+    @json_option
+    @functools.wraps(command)
+    def wrapped(config: str | None, instance: str | None, as_json: bool, **rest: Any) -> int:
+        return command(App(make_out(as_json), config, instance), **rest)
+
+    return wrapped
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The `--json` option."""
+    text = "One JSON document on stdout, nothing else there."
+    return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
+def make_out(as_json: bool) -> Out:
+    """The output for a command; one place, so that it is the same everywhere."""
+    return Out(as_json)

@@ -1,0 +1,42 @@
+"""`devherd explain`: why something is offered to pods, or why not."""
+
+from __future__ import annotations
+
+import click
+
+from devherd.cli.app import App, common
+from devherd.cli.asking import ask_fronts, require
+from devherd.cli.exits import ERROR, OK
+from devherd.cli.output import BAD, QUIET
+from devherd.cli.words import count, listing
+
+
+@click.command()
+@click.argument("what")
+@common
+def explain(app: App, what: str) -> int:
+    """Why WHAT is in a resource, or in none.
+
+    WHAT is an id or its beginning, a resource, a path (/dev/fuse), a device number (c:10:229),
+    a PCI address, or the name of a rule. Exits 1 when no plugin has seen it.
+    """
+    answers = require(ask_fronts(app.place, {"op": "explain", "what": what}, timeout=10.0), app.place)
+    found = [{"plugin": reply["plugin"], **item} for reply in answers.replies for item in reply.get("found", ())]
+    if app.out.as_json:
+        app.out.document({"what": what, "found": found, "down": answers.down_json()})
+        return OK if found else ERROR
+    for item in found:
+        head = [str(item[key]) for key in ("plugin", "resource", "id") if item.get(key)]
+        app.out.say("  ".join(head), "bold")
+        for line in str(item.get("text", "")).splitlines():
+            app.out.say(f"  {line}")
+    for down in answers.down:
+        app.out.note(f"{down.plugin} could not be asked: {down.why}", BAD)
+    if not found:
+        asked = listing([str(reply["plugin"]) for reply in answers.replies], 9) or "none"
+        app.out.say(f"No plugin has seen {what}.")
+        app.out.say(
+            f"Asked {count(len(answers.replies), 'plugin')}: {asked}. `devherd devices` lists what there is;", QUIET
+        )
+        app.out.say("`devherd config check` says whether a rule for it is written correctly.", QUIET)
+    return OK if found else ERROR

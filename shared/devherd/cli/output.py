@@ -1,0 +1,113 @@
+"""Where a command's words go: results to stdout, the rest to stderr, JSON alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from devherd.cli.exits import Fault
+
+PIPE_WIDTH = 240
+"""Columns where stdout is no terminal: wide enough that a line is a row for grep and awk."""
+PLAIN_ROWS = 400
+"""A table longer than this is written without a layout engine: 10,000 devices must not take seconds."""
+
+GOOD, WARN, BAD, QUIET = "green", "yellow", "bold red", "dim"
+
+
+class Out:
+    """One command's output."""
+
+    def __init__(self, as_json: bool, stdout: IO[str] | None = None, stderr: IO[str] | None = None) -> None:
+        self.as_json = as_json
+        self._stdout = stdout or sys.stdout
+        self.console = _console(self._stdout)
+        self.aside = _console(stderr or sys.stderr)
+
+    def document(self, value: Any, indent: int | None = 2) -> None:
+        """The command's JSON. Sets and tuples are fine."""
+        self._stdout.write(json.dumps(value, indent=indent, default=_plain, ensure_ascii=False) + "\n")
+        self._stdout.flush()
+
+    def say(self, text: str = "", style: str = "") -> None:
+        """A line of the result, for people."""
+        self.console.print(Text(text, style=style), soft_wrap=True)
+
+    def rich(self, text: str) -> None:
+        """A line with rich markup; what comes from elsewhere has to be escaped."""
+        self.console.print(text, soft_wrap=True)
+
+    def note(self, text: str, style: str = QUIET) -> None:
+        """A line on stderr: progress, hints, warnings."""
+        self.aside.print(Text(text, style=style), soft_wrap=True)
+
+    def fault(self, fault: Fault) -> None:
+        """An error: on stderr for people, and as the JSON document where one was promised."""
+        if self.as_json:
+            self.document({"error": {"message": fault.what, "hint": fault.hint, "code": fault.code}})
+        self.aside.print(f"[bold red]error:[/] {escape(fault.what)}", soft_wrap=True)
+        if fault.hint:
+            self.aside.print(Text(fault.hint), soft_wrap=True)
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str | Text]], right: Iterable[str] = ()) -> None:
+        """Columns under bold heads. Columns without any content are left out; `right` names figures."""
+        kept = [i for i, head in enumerate(heads) if head == heads[0] or any(_bare(row[i]) for row in rows)]
+        if len(rows) > PLAIN_ROWS:
+            self._plain_table([heads[i] for i in kept], [[_bare(row[i]) for i in kept] for row in rows])
+        else:
+            self.console.print(table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows], right))
+
+    def _plain_table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+        for row in [heads, *rows]:
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self._stdout.write(line.rstrip() + "\n")
+
+    @contextmanager
+    def progress(self, text: str) -> Iterator[None]:
+        """A spinner on stderr while something takes long; nothing where stderr is no terminal."""
+        if self.aside.is_terminal:
+            with self.aside.status(escape(text)):
+                yield
+        else:
+            yield
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Iterable[str] = ()) -> Table:
+    """The one table style of devherd."""
+    figures = frozenset(right)
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for head in heads:
+        made.add_column(head, justify="right" if head in figures else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*[cell if isinstance(cell, Text) else Text(cell) for cell in row])
+    return made
+
+
+def state_text(state: str, good: Iterable[str], warn: Iterable[str] = ()) -> Text:
+    """A state word in its colour; the word alone carries the meaning."""
+    style = GOOD if state in set(good) else WARN if state in set(warn) else BAD
+    return Text(state, style=style)
+
+
+def _bare(cell: str | Text) -> str:
+    return cell.plain if isinstance(cell, Text) else cell
+
+
+def _console(stream: IO[str]) -> Console:
+    terminal = stream.isatty()
+    return Console(file=stream, width=None if terminal else PIPE_WIDTH, highlight=False, emoji=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

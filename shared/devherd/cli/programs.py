@@ -1,0 +1,88 @@
+"""What supervisord says of its programs, over its Unix socket. Best effort: no answer is no programs."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import xmlrpc.client
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from devherd.cli.place import Place
+
+ABSENT_EXIT = 69
+"""A plugin whose hardware is absent ends with this code and is started again when hardware appears."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program: supervisord's state word, pid (0: none), exit code and its own description."""
+
+    name: str
+    state: str
+    pid: int
+    exit_code: int
+    description: str
+
+    def worth_telling(self) -> bool:
+        """False for a program an operator would not miss: its hardware is absent."""
+        return not (self.state == "EXITED" and self.exit_code == ABSENT_EXIT)
+
+    def words(self) -> str:
+        """Its state in a sentence."""
+        texts = {
+            "STARTING": "is starting",
+            "RUNNING": "runs, but has no control socket yet",
+            "STOPPING": "is stopping",
+            "STOPPED": "was stopped; start it: supervisorctl start " + self.name,
+            "BACKOFF": "fails to start, supervisord tries again",
+            "FATAL": "failed to start too often, supervisord gave up",
+            "EXITED": f"ended with code {self.exit_code}",
+        }
+        said = texts.get(self.state, f"is in state {self.state}")
+        return f"{said} ({self.description})" if self.description and self.state in {"BACKOFF", "FATAL"} else said
+
+
+def programs(place: Place) -> list[Program]:
+    """Every program of this devherd's supervisord, by name; empty when it cannot be asked."""
+    path = place.run / "supervisor.sock"
+    if not path.exists():
+        return []
+    try:
+        proxy = xmlrpc.client.ServerProxy("http://supervisor", transport=_UnixTransport(path), allow_none=True)
+        listed = cast("list[dict[str, Any]]", proxy.supervisor.getAllProcessInfo())
+    except (OSError, xmlrpc.client.Error, http.client.HTTPException):
+        return []
+    return [_program(item) for item in sorted(listed, key=lambda item: str(item.get("name")))]
+
+
+def _program(item: dict[str, Any]) -> Program:
+    return Program(
+        name=str(item.get("name", "")),
+        state=str(item.get("statename", "")),
+        pid=int(item.get("pid") or 0),
+        exit_code=int(item.get("exitstatus") or 0),
+        description=str(item.get("spawnerr") or ""),
+    )
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=3.0)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class _UnixTransport(xmlrpc.client.Transport):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def make_connection(self, host: Any) -> http.client.HTTPConnection:
+        """One connection for each call: a command makes one."""
+        return _UnixConnection(self._path)
