@@ -18,10 +18,11 @@ from devherd.front.handler import Handler
 from devherd.front.model import Board, Model
 from devherd.front.probelink import ProbeError, ProbeLink
 from devherd.front.reload import Configuration, ConfigurationFile
-from devherd.front.saved import Saved
-from devherd.front.station import Station, Stations
+from devherd.front.saved import Memory, Saved
+from devherd.front.station import Stations
 from devherd.front.tenants import Tenants
 from devherd.front.writer import WriteBehind
+from devherd.kubelet.identity import Identity
 from devherd.log import event
 from devherd.process import read_stat
 from devherd.vendor import Manifest
@@ -46,6 +47,7 @@ class Front:
         probe: ProbeLink,
         saved: Saved,
         model: Model,
+        memory: Memory,
     ) -> None:
         self.manifest = manifest
         self.file = file
@@ -59,7 +61,13 @@ class Front:
         self.scanned_at: float | None = None
         self.scan_seconds = 0.0
         self.claim_problem = ""
-        self.stations = Stations(configuration.settings, manifest.name, self._kubelet_changed)
+        self.stations = Stations(
+            configuration.settings,
+            manifest.name,
+            memory.layout,
+            lambda kept: saved.keep_layout(self.writer, kept),
+            self._kubelet_changed,
+        )
         self.tenants = Tenants(configuration.settings, model, self._tenancy_changed)
         self._claims = ClaimRegistry(configuration.settings.paths.run)
         self._hint = asyncio.Event()
@@ -78,16 +86,16 @@ class Front:
         await control.start()
         try:
             await self._first_scan()
+            self.stations.start()
             await self._publish()
             for name, job in (
-                ("kubelet", self.stations.watch),
                 ("scan", self._scan_loop),
                 ("check", self._check_loop),
                 ("health", self._health_loop),
                 ("tenants", self.tenants.loop),
             ):
                 self._tasks.append(asyncio.create_task(self._forever(name, job), name=name))
-            event(logger, logging.INFO, "serving", resources=len(self.model.boards), pid=os.getpid())
+            event(logger, "info", "serving", resources=len(self.model.boards), pid=os.getpid())
             await self._stopping.wait()
         finally:
             await self._stop(control)
@@ -133,7 +141,7 @@ class Front:
 
     def hinted(self, source: str) -> None:
         """The probe saw an event: a rescan is due."""
-        event(logger, logging.DEBUG, "rescan is due", source=source)
+        event(logger, "debug", "rescan is due", source=source)
         self._hint.set()
 
     # -- scanning and health
@@ -143,14 +151,14 @@ class Front:
         self._scanning = asyncio.create_task(self._scan(), name="first-scan")
         await asyncio.wait({self._scanning}, timeout=self.configuration.settings.probe.first_scan)
         if not self._scanning.done():
-            event(logger, logging.WARNING, "no scan yet; serving what the last inventory held")
+            event(logger, "warning", "no scan yet; serving what the last inventory held")
 
     async def _scan(self) -> bool:
         """Ask the probe for a scan and take it in; False when there was none."""
         try:
             scanned = await self.probe.scan(self.digest)
         except ProbeError as problem:
-            event(logger, logging.WARNING, "scan failed", error=str(problem))
+            event(logger, "warning", "scan failed", error=str(problem))
             return False
         self.scanned_at, self.scan_seconds = time.monotonic(), scanned.seconds
         if scanned.inventory is None:
@@ -161,7 +169,7 @@ class Front:
         self.saved.keep_inventory(self.writer, scanned.inventory)
         self._keep_configuration()
         for skipped in scanned.inventory.skipped:
-            event(logger, logging.DEBUG, "skipped", what=skipped.what, rule=skipped.rule, reason=skipped.reason)
+            event(logger, "debug", "skipped", what=skipped.what, rule=skipped.rule, reason=skipped.reason)
         return True
 
     async def _scan_loop(self) -> None:
@@ -185,7 +193,7 @@ class Front:
         if since is None:
             return now
         if now - since >= ABSENT_AFTER:
-            event(logger, logging.INFO, "nothing to serve", reason=self.model.inventory.absent)
+            event(logger, "info", "nothing to serve", reason=self.model.inventory.absent)
             self._exit = EXIT_ABSENT
             self._stopping.set()
         return since
@@ -198,9 +206,9 @@ class Front:
             try:
                 checked = await self.probe.check()
             except ProbeError as problem:
-                event(logger, logging.WARNING, "check failed", error=str(problem))
+                event(logger, "warning", "check failed", error=str(problem))
                 continue
-            self.model.observe(checked.evidence, time.monotonic())
+            self.model.observe(checked.evidence, time.monotonic(), time.time())
             await self._publish()
 
     async def _health_loop(self) -> None:
@@ -229,7 +237,7 @@ class Front:
             self.claim_problem = ""
         except (ClaimsBusy, OSError) as problem:
             self.claim_problem = f"cannot record which devices are ours: {problem}"
-            event(logger, logging.ERROR, "claims unavailable", error=str(problem))
+            event(logger, "error", "claims unavailable", error=str(problem))
 
     # -- publishing
 
@@ -237,7 +245,7 @@ class Front:
         """Make snapshots, have each resource served, and end those that have drained."""
         changed = self.model.rebuild(time.monotonic(), time.time())
         for board in changed:
-            await self._serve(board)
+            self._serve(board)
         if changed:
             self.saved.keep_health(self.writer, self.model)
         for name in self.model.finished():
@@ -245,12 +253,12 @@ class Front:
                 self.model.drop(name)
         self._recheck.set()
 
-    async def _serve(self, board: Board) -> None:
+    def _serve(self, board: Board) -> None:
         self._say(board)
         station = self.stations.get(board.name)
         if station is None:
             handler = Handler(board.name, self.model, self._prepare, self._granted)
-            station = await self.stations.open(board.name, handler, board.snapshot)
+            self.stations.open(board.name, handler, board.snapshot)
         else:
             station.publish(board.snapshot)
 
@@ -258,10 +266,10 @@ class Front:
         bad = [member for member in board.snapshot.members if not member.healthy]
         fields = {"resource": board.name, "devices": len(board.snapshot.members), "unhealthy": len(bad)}
         if board.snapshot.left_out:
-            event(logger, logging.ERROR, "the list is too long for the kubelet", left_out=len(board.snapshot.left_out))
-        event(logger, logging.INFO, "new list", number=board.snapshot.number, **fields)
+            event(logger, "error", "the list is too long for the kubelet", left_out=len(board.snapshot.left_out))
+        event(logger, "info", "new list", number=board.snapshot.number, **fields)
         for member in bad[:20]:
-            event(logger, logging.WARNING, "unhealthy", resource=board.name, id=member.id, reason=member.reason)
+            event(logger, "warning", "unhealthy", resource=board.name, id=member.id, reason=member.reason)
 
     async def _prepare(self, resource: str, ids: tuple[str, ...]) -> str:
         if "prepares" not in self.probe.capabilities:
@@ -272,10 +280,8 @@ class Front:
         self.saved.keep_ledger(self.writer, self.model)
         self.tenants.soon()
 
-    def _kubelet_changed(self) -> None:
-        now = time.monotonic()
-        self.model.health.kubelet_changed(now)
-        self.model.tenancy.kubelet_changed(now)
+    def _kubelet_changed(self, identity: Identity) -> None:
+        self.model.kubelet_changed(f"{identity.pid}:{identity.start_time}", time.monotonic())
         self.tenants.soon()
 
     async def _tenancy_changed(self) -> None:
@@ -293,9 +299,9 @@ class Front:
         old = self.configuration
         new = self.configuration = self.file.read(old)
         if new.problems:
-            event(logger, logging.ERROR, "configuration not loaded", problems=[str(p) for p in new.problems])
+            event(logger, "error", "configuration not loaded", problems=[str(p) for p in new.problems])
             return
-        event(logger, logging.INFO, "configuration loaded", path=new.path)
+        event(logger, "info", "configuration loaded", path=new.path)
         self.model.settings = new.settings
         self.model.health.configure(new.settings.health)
         if new.config != old.config or new.settings != old.settings:
@@ -327,13 +333,9 @@ class Front:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.stations.close()
-        await self.tenants.close()
         await control.stop()
         await self.probe.stop()
         with contextlib.suppress(ClaimsBusy, OSError):
             self._claims.release(self.manifest.name)
         await self.writer.flush(2.0)
         self.writer.close()
-
-
-__all__ = ["EXIT_ABSENT", "Front", "Station"]

@@ -46,11 +46,11 @@ class Handler:
             answers = [self._answer(ids) for ids in containers]
         except Refused as refused:
             self.refusals += 1
-            event(logger, logging.WARNING, "allocation refused", resource=self._resource, error=str(refused))
+            event(logger, "warning", "allocation refused", resource=self._resource, error=str(refused))
             raise Refusal(UNKNOWN_ID if refused.unknown else UNUSABLE, str(refused)) from None
         except ComposeError as problem:
             self.refusals += 1
-            event(logger, logging.ERROR, "allocation impossible", resource=self._resource, error=str(problem))
+            event(logger, "error", "allocation impossible", resource=self._resource, error=str(problem))
             raise Refusal(UNUSABLE, f"{self._resource}: {problem}") from None
         self.allocations += len(answers)
         self._saved()
@@ -70,7 +70,7 @@ class Handler:
         except ProbeError as problem:
             error = str(problem)
         if error:
-            event(logger, logging.WARNING, "prepare failed", resource=self._resource, ids=list(ids), error=error)
+            event(logger, "warning", "prepare failed", resource=self._resource, ids=list(ids), error=error)
             raise Refusal(grpc.StatusCode.UNAVAILABLE, f"{self._resource}: {error}")
 
     def _answer(self, ids: Sequence[str]) -> Composed:

@@ -14,7 +14,7 @@ from devherd.ledger import Ledger
 from devherd.settings import Settings
 from devherd.snapshot import STALE, Remembered, build, expire
 from devherd.tenancy import Tenancy
-from devherd.values import Device, Evidence, Inventory, Member, Parts, Preference, Skipped, Snapshot
+from devherd.values import Device, Evidence, Inventory, Member, Parts, Preference, Skipped, Snapshot, Verdict
 
 
 class Refused(Exception):
@@ -50,7 +50,9 @@ class Board:
 class Model:
     """The state of one plugin; see the module's text."""
 
-    def __init__(self, settings: Settings, health: HealthEngine, ledger: Ledger, tenancy: Tenancy, boot_id: str) -> None:
+    def __init__(
+        self, settings: Settings, health: HealthEngine, ledger: Ledger, tenancy: Tenancy, boot_id: str
+    ) -> None:
         self.settings = settings
         self.health = health
         self.ledger = ledger
@@ -59,6 +61,7 @@ class Model:
         self.boards: dict[str, Board] = {}
         self.inventory = Inventory()
         self.conflicts: dict[str, str] = {}
+        self.verdicts: Mapping[str, Verdict] = {}
         self._gone: set[str] = set()
 
     # -- what comes in
@@ -105,19 +108,24 @@ class Model:
                 self._remember(board, board.found.values(), wall)
                 board.found, board.withdrawn = {}, True
         self.inventory = inventory
-        self.health.observe((*self._presence(before), *inventory.evidence), now)
+        self.health.observe((*self._presence(before), *inventory.evidence), now, wall, seen=self._things())
 
-    def observe(self, evidence: Iterable[Evidence], now: float) -> None:
-        """Take what checks gathered."""
-        self.health.observe(tuple(evidence), now)
+    def observe(self, evidence: Iterable[Evidence], now: float, wall: float) -> None:
+        """Take what a complete round of checks gathered."""
+        self.health.observe(tuple(evidence), now, wall, source="check", seen=self._things())
+
+    def kubelet_changed(self, identity: str, now: float) -> None:
+        """Another kubelet answers: what it has not said yet is not to be read as nothing."""
+        self.health.kubelet_changed(now, identity)
+        self.tenancy.kubelet_changed(now)
 
     # -- what goes out
 
     def rebuild(self, now: float, wall: float) -> list[Board]:
-        """Make new snapshots; returns the boards whose list changed."""
+        """Make new snapshots at monotonic `now` and Unix time `wall`; returns the boards whose list changed."""
         things = {board.name: board.things for board in self.boards.values()}
         held = {name: self.tenancy.held(name) for name in self.boards}
-        verdicts = self.health.verdicts(now, self._held_things(held), things, wall)
+        verdicts = self.verdicts = self.health.verdicts(now, self._held_things(held), things)
         changed = []
         for board in self.boards.values():
             board.remembered = expire(board.remembered, held[board.name], wall, self.settings.snapshots.grace)
@@ -189,6 +197,14 @@ class Model:
         for resource, id in released:
             self.ledger.forget(resource, id)
         return released
+
+    def since(self, board: Board, id: str) -> float | None:
+        """Since when (Unix seconds) an id is Unhealthy, where that is known."""
+        device, kept = board.found.get(id), board.remembered.get(id)
+        if device is None:
+            return kept.last_seen if kept is not None else None
+        times = [self.verdicts[thing].since for thing in device.things if thing in self.verdicts]
+        return min(times) if times else None
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:

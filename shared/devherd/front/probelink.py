@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -99,11 +100,13 @@ class _Connection:
                 waiting.set_result(reply)
 
     def _fail(self, error: str) -> None:
-        for waiting in (self.ready, *self._pending.values()):
-            if not waiting.done():
-                waiting.set_exception(ProbeError(error))
-                waiting.exception()
+        waiting: list[asyncio.Future[Any]] = [self.ready, *self._pending.values()]
         self._pending.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(ProbeError(error))
+                # Read once, so that one nobody waits for is not complained about.
+                future.exception()
 
     async def ask(self, request: wire.Request) -> wire.Reply:
         """Send and await the answer. Raises ProbeError when the probe ends first."""
@@ -227,7 +230,7 @@ class ProbeLink:
         if isinstance(reply, wire.Failed):
             self._error = reply.error
             if reply.trace:
-                event(logger, logging.WARNING, "the vendor failed", error=reply.error, trace=reply.trace)
+                event(logger, "warning", "the vendor failed", error=reply.error, trace=reply.trace)
             raise ProbeError(reply.error)
         self._error, self._failures, self._state = "", 0, "idle"
         return reply
@@ -250,11 +253,10 @@ class ProbeLink:
         self._spawned = None
         connection = self._connection = await _Connection.open(spawned, self._on_hint)
         # Configure is answered by Ready, which carries no number.
-        configure = asyncio.ensure_future(
-            connection.ask(wire.Configure(self._next(), self._settings, self._config))
-        )
+        configure = asyncio.ensure_future(connection.ask(wire.Configure(self._next(), self._settings, self._config)))
+        both: set[asyncio.Future[Any]] = {configure, connection.ready}
         try:
-            await asyncio.wait({configure, connection.ready}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if connection.ready.done():
                 self._capabilities = connection.ready.result().capabilities
             else:
@@ -277,14 +279,14 @@ class ProbeLink:
             return
         pid = self._connection.spawned.pid if self._connection else None
         self._error = f"no answer to {what} within {deadline:g} s"
-        event(logger, logging.ERROR, "the probe hangs and is replaced", doing=what, deadline_s=deadline, pid=pid)
+        event(logger, "error", "the probe hangs and is replaced", doing=what, deadline_s=deadline, pid=pid)
         self._state = "hung"
         await self._let_go(polite=False)
         self._back_off()
 
     async def _ended(self, error: str) -> None:
         self._error = error
-        event(logger, logging.ERROR, "the probe failed and is replaced", error=error)
+        event(logger, "error", "the probe failed and is replaced", error=error)
         await self._let_go(polite=False)
         self._back_off()
 

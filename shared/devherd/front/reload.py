@@ -60,4 +60,4 @@ class ConfigurationFile:
 
     def _copy(self, settings: Settings) -> StateFile[Any]:
         path = f"{settings.paths.state}/{self._manifest.name}.config.json"
-        return StateFile(path, "configuration", self._manifest.config, machine_id=machine_id(settings.paths))
+        return StateFile(path, "configuration", machine_id=machine_id(settings.paths), codec=self._manifest.config)

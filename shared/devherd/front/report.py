@@ -68,9 +68,11 @@ def explain(front: Front, what: str) -> dict[str, Any]:
             if _concerns(what, board.name, member.id, device):
                 text = _why(front, board, member, device)
                 found.append({"plugin": plugin, "resource": board.name, "id": member.id, "text": text})
-    for skipped in front.model.skipped:
-        if what and (what in skipped.what or what in skipped.rule):
-            found.append({"plugin": plugin, "text": f"{skipped.what} is in no resource: {skipped.reason} ({skipped.rule})"})
+    found += [
+        {"plugin": plugin, "text": f"{skipped.what} is in no resource: {skipped.reason} ({skipped.rule})"}
+        for skipped in front.model.skipped
+        if what and (what in skipped.what or what in skipped.rule)
+    ]
     return {"what": what, "found": found}
 
 
@@ -91,14 +93,13 @@ def _resource(front: Front, board: Board) -> dict[str, Any]:
 
 def _device(front: Front, board: Board, member: Member) -> dict[str, Any]:
     device = board.found.get(member.id)
-    verdict = front.model.since(board.name, member.id)
     row: dict[str, Any] = {
         "resource": board.name,
         "id": member.id,
         "healthy": member.healthy,
         "reason": member.reason,
         "kind": member.kind,
-        "since": verdict,
+        "since": front.model.since(board, member.id),
         "numa": list(member.numa),
         "held_by": front.model.tenancy.owner(board.name, member.id),
         "nodes": [],

@@ -6,13 +6,15 @@ All of it is a help, none of it a condition: a missing or damaged file costs mem
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 
 from msgspec import Struct
 
 from devherd.front.model import Model
+from devherd.front.station import LayoutMemory
 from devherd.front.writer import WriteBehind
-from devherd.health.engine import SavedHealth
+from devherd.health.saved import SavedHealth
 from devherd.ledger import SavedLedger
 from devherd.log import event
 from devherd.settings import Paths
@@ -36,6 +38,7 @@ class Memory:
     inventory: LastInventory | None
     health: SavedHealth | None
     ledger: SavedLedger | None
+    layout: LayoutMemory | None
 
 
 class Saved:
@@ -45,28 +48,31 @@ class Saved:
         machine = machine_id(paths)
         base = f"{paths.state}/{plugin}"
         self._boot_id = boot_id
-        self._inventory = StateFile(f"{base}.inventory.json", "inventory", LastInventory, machine_id=machine)
-        self._health = StateFile(f"{base}.health.json", "health", SavedHealth, machine_id=machine)
-        self._ledger = StateFile(f"{base}.ledger.json", "ledger", SavedLedger, machine_id=machine)
+        self._inventory = StateFile(f"{base}.inventory.json", "inventory", machine_id=machine, codec=LastInventory)
+        self._health = StateFile(f"{base}.health.json", "health", machine_id=machine, codec=SavedHealth)
+        self._ledger = StateFile(f"{base}.ledger.json", "ledger", machine_id=machine, codec=SavedLedger)
+        self._layout = StateFile(f"{paths.state}/layout.json", "layout", machine_id=machine, codec=LayoutMemory)
         self.problems: tuple[str, ...] = ()
 
     def load(self) -> Memory:
         """Read everything. What cannot be read is named in `problems`."""
         inventory, health, ledger = self._inventory.load(), self._health.load(), self._ledger.load()
-        self.problems = tuple(
-            loaded.reason for loaded in (inventory, health, ledger) if loaded.value is None and not loaded.missing
-        )
+        self.problems = tuple(filter(None, (inventory.reason, health.reason, ledger.reason)))
         for problem in self.problems:
-            event(logger, logging.WARNING, "state not used", reason=problem)
-        return Memory(inventory.value, health.value, ledger.value)
+            event(logger, "warning", "state not used", reason=problem)
+        return Memory(inventory.value, health.value, ledger.value, self._layout.load().value)
 
     def keep_inventory(self, writer: WriteBehind, inventory: Inventory) -> None:
         """Have the last scan saved."""
         writer.put("inventory", self._inventory, lambda: LastInventory(self._boot_id, inventory))
 
+    def keep_layout(self, writer: WriteBehind, memory: LayoutMemory) -> None:
+        """Have the node's socket layout saved; all plugins share it."""
+        writer.put("layout", self._layout, lambda: memory)
+
     def keep_health(self, writer: WriteBehind, model: Model) -> None:
         """Have the verdicts saved."""
-        writer.put("health", self._health, model.health.dump)
+        writer.put("health", self._health, lambda: model.health.dump(time.monotonic()))
 
     def keep_ledger(self, writer: WriteBehind, model: Model) -> None:
         """Have the answers saved."""

@@ -39,10 +39,10 @@ def spawn_probe(plugin: str, manifest: str) -> Spawned:
     its parent. subprocess closes every other descriptor, the instance lock among them.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    arguments = ["--plugin", plugin, "--manifest", manifest, "--fd", str(theirs.fileno())]
     try:
         process = subprocess.Popen(
-            [*python_command(), "-m", "devherd.probe", "--plugin", plugin, "--manifest", manifest]
-            + ["--fd", str(theirs.fileno())],
+            [*python_command(), "-m", "devherd.probe", *arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
             close_fds=True,

@@ -29,12 +29,13 @@ def assemble(
     settings = configuration.settings
     boot = boot_id(settings.paths)
     saved = Saved(settings.paths, manifest.name, boot)
-    model = _recall(configuration, saved.load(), boot)
+    memory = saved.load()
+    model = _recall(configuration, memory, boot)
     front: Front
     link = ProbeLink(
         manifest.name, reference, settings, configuration.encoded, lambda source: front.hinted(source), probe
     )
-    front = Front(manifest, file, configuration, link, saved, model)
+    front = Front(manifest, file, configuration, link, saved, model, memory)
     return front
 
 

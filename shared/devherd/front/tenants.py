@@ -70,14 +70,10 @@ class Tenants:
         except PodResourcesError as problem:
             tenancy.list_failed(time.monotonic())
             if not self._list_problem:
-                event(logger, logging.DEBUG, "PodResources does not answer", error=str(problem))
+                event(logger, "debug", "PodResources does not answer", error=str(problem))
             self._list_problem = str(problem)
         released = self._model.release(time.monotonic())
         for resource, id in released:
-            event(logger, logging.INFO, "released", resource=resource, id=id)
+            event(logger, "info", "released", resource=resource, id=id)
         if released or self._model.waiting():
             await self._changed()
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._client.close()

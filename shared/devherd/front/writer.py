@@ -19,8 +19,12 @@ logger = logging.getLogger(__name__)
 class Saves(Protocol):
     """A state file."""
 
-    def save(self, value: Any) -> None:
-        """Write atomically. Raises OSError."""
+    def encode(self, value: Any) -> bytes:
+        """The file's content for a value."""
+        ...
+
+    def write(self, content: bytes) -> None:
+        """Put it in place atomically; may wait for the disk. Raises OSError."""
         ...
 
 
@@ -54,9 +58,9 @@ class WriteBehind:
             name = next(iter(self._pending))
             file, value = self._pending.pop(name)
             try:
-                await loop.run_in_executor(self._executor, file.save, value())
+                await loop.run_in_executor(self._executor, file.write, file.encode(value()))
                 self.problems.pop(name, None)
             except OSError as problem:
                 if name not in self.problems:
-                    event(logger, logging.ERROR, "cannot save state", what=name, error=str(problem))
+                    event(logger, "error", "cannot save state", what=name, error=str(problem))
                 self.problems[name] = f"cannot save {name}: {problem}"
