@@ -1,0 +1,146 @@
+"""Asks the kubelet whether it shows our devices; one question serves all resources that ask at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from devherd.kubelet.identity import probe_socket
+from devherd.kubelet.podresources import PodResources, PodResourcesError
+from devherd.kubelet.server import Stream
+
+_GATHER = 0.02  # seconds a question waits for others to join
+_FIRST = 0.03  # seconds after a list was sent; the kubelet takes it in on its own time, and there is no acknowledgement
+_MISSES = 5  # questions, over about a second, before a different answer counts
+_AGAIN = 30.0  # seconds between checks of what was confirmed
+_EMPTY_FOR = 10.0  # seconds the kubelet may show nothing of ours before the stream is made anew
+_HEAL_MAX = 3600.0
+
+
+class Verifier:
+    """Shares GetAllocatableResources between resources: the kubelet limits all clients of a node together."""
+
+    def __init__(self, pod_resources: PodResources) -> None:
+        self._pod_resources = pod_resources
+        self._next: asyncio.Task[dict[str, frozenset[str]]] | None = None
+        self._heal_after: dict[str, float] = {}
+
+    def heal_after(self, resource: str) -> float:
+        """Return for how many seconds a resource must be shown empty before its stream is made anew."""
+        return self._heal_after.get(resource, _EMPTY_FOR)
+
+    def healed(self, resource: str) -> None:
+        """Note that it was done: next time wait twice as long."""
+        self._heal_after[resource] = min(self.heal_after(resource) * 2, _HEAL_MAX)
+
+    async def shown(self, resource: str) -> frozenset[str]:
+        """Return the ids the kubelet counts as healthy now. Raises PodResourcesError."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._ask())
+        answer = await asyncio.shield(self._next)
+        return answer.get(resource, frozenset())
+
+    async def _ask(self) -> dict[str, frozenset[str]]:
+        await asyncio.sleep(_GATHER)
+        # Whoever comes from here on wants a newer answer than this one.
+        self._next = None
+        return dict(await self._pod_resources.allocatable())
+
+
+Judge = Callable[["bool | None", str], None]
+Wait = Callable[[Callable[[], bool], float], Awaitable[bool]]
+
+
+class Confirmation:
+    """Compares what a stream sent with what the kubelet shows, for as long as the stream lives.
+
+    A second server for our resource leaves our stream open and takes the devices over. That is said, not fought. When
+    the kubelet shows nothing at all although our stream is open (the other server has gone and the kubelet disconnected
+    the resource), the stream is cut, so that the resource is registered anew; ever more rarely if that does not help.
+    """
+
+    def __init__(self, verifier: Verifier, resource: str, device_plugins: str, ours: set[str], wait: Wait) -> None:
+        self._verifier = verifier
+        self._resource = resource
+        self._device_plugins = device_plugins
+        self._ours = ours
+        self._wait = wait
+        self._empty_since: float | None = None
+
+    async def run(self, stream: Stream, judge: Judge) -> None:
+        """Judge until cancelled: True (shown), False (another list is shown) or None (the kubelet did not say)."""
+        pause, misses = _FIRST, 0
+        while True:
+            sent = stream.sent
+            if await self._wait(lambda sent=sent: stream.sent is not sent, pause):  # type: ignore[misc]
+                pause, misses = _FIRST, 0
+                continue
+            try:
+                shown = await self._verifier.shown(self._resource)
+            except PodResourcesError as error:
+                judge(None, str(error))
+                pause = min(max(pause, 0.5) * 2, _AGAIN)
+                continue
+            if stream.sent is not sent or sent is None:
+                continue
+            wanted = {member.id for member in sent.members if member.healthy}
+            if shown == wanted:
+                pause, misses, self._empty_since = _AGAIN, 0, None
+                judge(True, "")
+                continue
+            misses += 1
+            pause = min(_FIRST * 2**misses, _AGAIN)
+            if misses >= _MISSES:
+                judge(False, self._who(len(wanted), len(shown)))
+                self._heal(stream, bool(wanted) and not shown)
+
+    def _who(self, wanted: int, shown: int) -> str:
+        text = f"the kubelet shows {shown} devices, we sent {wanted} healthy ones: another server has this resource"
+        others = other_servers(self._device_plugins, self._ours)
+        return f"{text}; other live sockets: {others}" if others else f"{text}; no other live socket was found"
+
+    def _heal(self, stream: Stream, empty: bool) -> None:
+        now = monotonic()
+        if not empty:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
+        elif now - self._empty_since >= self._verifier.heal_after(self._resource):
+            self._verifier.healed(self._resource)
+            stream.cut()
+
+
+def other_servers(device_plugins: str, ours: set[str]) -> str:
+    """Name the live plugin sockets beside ours and the processes behind them, for a person to read."""
+    found = []
+    for path in sorted(
+        glob.glob(os.path.join(device_plugins, "*")) + glob.glob(os.path.join(device_plugins, "*", "*"))
+    ):
+        if path in ours or os.path.basename(path) == "kubelet.sock" or not _is_socket(path):
+            continue
+        try:
+            pid = probe_socket(path).pid
+        except OSError:
+            continue
+        if pid != os.getpid():
+            found.append(f"{path} (pid {pid}{_command(pid)})")
+    return ", ".join(found[:5])
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return f", {file.read().strip()}"
+    except (OSError, UnicodeDecodeError):
+        return ""
