@@ -9,7 +9,6 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help run test lint unit format proto docs bench e2e packages clean
 
