@@ -61,11 +61,13 @@ def _packed(groups: Mapping[str, list[str]], used: Mapping[str, int], missing: i
     chosen: list[str] = []
     for name in sorted(used, key=lambda name: (-used[name], name)):
         chosen += groups.get(name, [])[: missing - len(chosen)]
-    left = sorted((members for name, members in groups.items() if name not in used), key=lambda m: (len(m), m[0]))
-    while left and len(chosen) < missing:
+    left = sorted((members for name, members in groups.items() if name not in used), key=lambda m: (-len(m), m[0]))
+    for index, members in enumerate(left):
         need = missing - len(chosen)
-        index = next((i for i, members in enumerate(left) if len(members) >= need), len(left) - 1)
-        chosen += left.pop(index)[:need]
+        if len(members) >= need:
+            suffices = min((m for m in left[index:] if len(m) >= need), key=lambda m: (len(m), m[0]))
+            return chosen + suffices[:need]
+        chosen += members
     return chosen
 
 
@@ -89,7 +91,8 @@ def _nearest(preference: Preference, free: Sequence[str], must: Sequence[str], m
     base = [big * sum(weight[i][j] for j in range(len(free), len(ids))) - rows[i] for i in range(len(free))]
     gain = [[big * value for value in row[: len(free)]] for row in weight[: len(free)]]
     if comb(len(free), missing) * missing * missing <= _EXACT_WORK:
-        best = list(max(combinations(range(len(free)), missing), key=lambda pick: _score(pick, base, gain)))
+        exact = max(combinations(range(len(free)), missing), key=lambda pick: _score(pick, base, gain))
+        best = list(exact)
     else:
         best = _greedy(base, gain, missing)
     return [free[i] for i in sorted(best)]
