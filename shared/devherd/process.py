@@ -75,6 +75,22 @@ def read_command(pid: int, proc: str = "/proc") -> list[str]:
         return []
 
 
+def children_of(pid: int, proc: str = "/proc") -> list[int]:
+    """Pids of a single-threaded process's children, at once and without asking it.
+
+    One that is started or ends meanwhile may be missing: look again after an event.
+    """
+    try:
+        with open(f"{proc}/{pid}/task/{pid}/children", "rb") as file:
+            return [int(text) for text in file.read().split()]
+    except FileNotFoundError:
+        # A kernel without CONFIG_PROC_CHILDREN, or no such process.
+        stats = (read_stat(name, proc) for name in os.listdir(proc) if name.isdigit())
+        return [stat.pid for stat in stats if stat is not None and stat.parent == pid]
+    except OSError:
+        return []
+
+
 def alive(pid: int, start: int, proc: str = "/proc") -> bool:
     """True while this very process lives (a zombie does not)."""
     stat = read_stat(pid, proc)
