@@ -7,6 +7,7 @@ even where the value cannot, and the checksum tells a damaged file from one that
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import threading
@@ -87,8 +88,11 @@ class StateFile(Generic[T]):
         self.write(self.encode(value))
 
     def encode(self, value: T) -> bytes:
-        """The file's content for a value; separate from `write`, which may wait for the disk in another thread."""
-        payload = msgspec.json.encode(value)
+        """The file's content for a value; separate from `write`, which may wait for the disk. Raises OSError."""
+        try:
+            payload = msgspec.json.encode(value)
+        except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            raise OSError(errno.EINVAL, f"the value has no JSON form: {error}", self.path) from error
         header = Header(self.kind, self.version, self.machine_id, time.time(), len(payload), zlib.crc32(payload))
         return msgspec.json.encode(header) + b"\n" + payload + b"\n"
 

@@ -71,7 +71,18 @@ def load_struct(path: str, kind: type[T], validate: Validate | None = None, *, m
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         report.add(WHOLE_FILE, (), f"cannot be read: {reason}")
         data = None
-    text = decode_utf8(data, report) if data is not None else None
+    if data is None:
+        return Loaded(value=None, problems=report.problems(), path=path)
+    return _from_bytes(data, path, kind, validate, report)
+
+
+def load_bytes(data: bytes, path: str, kind: type[T], validate: Validate | None = None) -> Loaded[T]:
+    """The same for a file's content at hand; `path` is what its problems name."""
+    return _from_bytes(data, path, kind, validate, Report(path))
+
+
+def _from_bytes(data: bytes, path: str, kind: type[T], validate: Validate | None, report: Report) -> Loaded[T]:
+    text = decode_utf8(data, report)
     node = parse(text, report) if text is not None else None
     if node is None:
         return Loaded(value=None, problems=report.problems(), path=path)

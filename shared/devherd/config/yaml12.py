@@ -239,6 +239,7 @@ _ADVICE = (
     ("expected '-' indicator", "check the indentation: list items start in one column"),
     ("expected ',' or", "a [ or { is not closed, or a comma is missing"),
     ("end of stream", "a quote is not closed"),
+    ("Unicode character", "write the character itself"),
     ("escape", "use single quotes: a backslash means nothing there"),
 )
 
