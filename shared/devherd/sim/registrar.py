@@ -1,0 +1,125 @@
+"""The registration service: who may register, the dial-back, and what the end of a stream does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+
+from devherd.api import deviceplugin_v1beta1_pb2 as pb
+from devherd.api import deviceplugin_v1beta1_pb2_grpc as rpc
+from devherd.sim.devices import DeviceManager
+from devherd.sim.eventlog import EventLog
+from devherd.sim.names import endpoint_path, extended_resource
+from devherd.sim.options import Options
+from devherd.sim.plugin import PluginClient, PluginError
+
+VERSIONS = ["v1beta1"]
+
+
+class Registrar(rpc.RegistrationServicer):
+    """Keeps one client per resource *name*. `gate` is awaited before anything moves (frozen kubelet)."""
+
+    def __init__(
+        self,
+        devices: DeviceManager,
+        options: Callable[[], Options],
+        log: EventLog,
+        gate: Callable[[], Awaitable[None]],
+        take_skip: Callable[[], bool],
+    ) -> None:
+        self._devices = devices
+        self._options = options
+        self._log = log
+        self._gate = gate
+        self._take_skip = take_skip
+        self._clients: dict[str, PluginClient] = {}
+        self._runs: set[asyncio.Task[None]] = set()
+        self.counts: dict[str, int] = {}
+
+    async def Register(  # noqa: N802
+        self, request: pb.RegisterRequest, context: grpc.aio.ServicerContext[pb.RegisterRequest, pb.Empty]
+    ) -> pb.Empty:
+        """Version, name, dial-back, options, in this order. The request's own options are ignored."""
+        await self._gate()
+        name = request.resource_name
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self._log("register", resource=name, endpoint=request.endpoint, version=request.version)
+        options = self._options()
+        if options.register_delay_ms:
+            await asyncio.sleep(options.register_delay_ms / 1000)
+        if request.version not in VERSIONS:
+            supported = json.dumps(VERSIONS)
+            await self._refuse(
+                context,
+                f"requested API version {_quoted(request.version)} is not supported by kubelet. "
+                f"Supported version is {supported}",
+                name,
+            )
+        if not extended_resource(name):
+            await self._refuse(context, f"the ResourceName {_quoted(name)} is invalid", name)
+        if options.refuse_subfolders and "/" in request.endpoint:
+            await self._refuse(context, f"the endpoint {_quoted(request.endpoint)} is invalid", name)
+        try:
+            await self._connect(name, request.endpoint)
+        except PluginError as error:
+            await self._refuse(context, str(error), name)
+        return pb.Empty()
+
+    async def _refuse(
+        self, context: grpc.aio.ServicerContext[pb.RegisterRequest, pb.Empty], text: str, name: str
+    ) -> NoReturn:
+        self._log("refused", resource=name, error=text)
+        await context.abort(grpc.StatusCode.UNKNOWN, text)
+        raise AssertionError("abort returned")
+
+    async def _connect(self, name: str, endpoint: str) -> None:
+        client = PluginClient(name, endpoint_path(self._devices.folder, endpoint), endpoint)
+        # Already here the predecessor's entry is lost, also when this dial fails later on.
+        self._clients[name] = client
+        try:
+            await client.dial(self._options().dial_timeout)
+            plugin_options = await client.options()
+        except (PluginError, asyncio.CancelledError):
+            self._clients.pop(name, None)
+            await client.close()
+            raise
+        self._devices.connected(name, client, plugin_options)
+        if self._take_skip():
+            self._log("stream-skipped", resource=name)
+            return
+        run = asyncio.create_task(self._run(name, client))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+
+    async def _run(self, name: str, client: PluginClient) -> None:
+        async def receive(devices: Sequence[pb.Device]) -> None:
+            await self._gate()
+            self._devices.listed(name, devices)
+
+        self._log("stream-open", resource=name, endpoint=client.endpoint)
+        reason = await client.watch(receive)
+        await self._gate()
+        self._log("stream-end", resource=name, endpoint=client.endpoint, reason=reason)
+        newest = self._clients.get(name)
+        if newest is client or (newest is not None and not self._options().fixed_disconnect):
+            del self._clients[name]
+            await newest.close()
+            self._devices.disconnected(name)
+        await client.close()
+
+    async def cut(self, name: str) -> bool:
+        """Cancel the newest stream of a resource while the kubelet lives on (as after an internal error)."""
+        client = self._clients.get(name)
+        if client is None:
+            return False
+        await client.close()
+        return True
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
