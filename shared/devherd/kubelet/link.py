@@ -13,6 +13,7 @@ from devherd.kubelet.encode import encode_register
 from devherd.kubelet.identity import Identity
 
 _METHOD = "/v1beta1.Registration/Register"
+_OWN_METHOD = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
 _LINGER = 2.0  # seconds an unused channel stays open, so that a burst of resources shares it
 _OPTIONS = (
     # The kubelet's Go server refuses the percent-encoded path that gRPC would send for a Unix socket.
@@ -67,6 +68,18 @@ class KubeletLink:
         self._deadline = deadline
         self._line: _Line | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._warm = False
+
+    async def warm_up(self, own_socket: str) -> None:
+        """Call one of our own servers once: the first Register must not pay for what gRPC makes on first use."""
+        if self._warm:
+            return
+        self._warm = True
+        channel = grpc.aio.insecure_channel(f"unix:{own_socket}", options=_OPTIONS)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_OWN_METHOD)
+            await call(b"", timeout=1.0)
+        await _close(channel)
 
     async def register(self, identity: Identity, endpoint: str, resource: str, options: tuple[bool, bool]) -> None:
         """Offer a resource to this kubelet. Raises RegisterError."""

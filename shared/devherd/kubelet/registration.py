@@ -120,8 +120,8 @@ class Registration:
         self._say(state=STOPPED, stream_since=0.0, error="")
 
     def retry(self) -> None:
-        """Register now if no stream is open, whatever pause was due (an operator's wish)."""
-        self._pauses.clear()
+        """Register now if no stream is open, whatever back-off was due; the pause after a stream's end stays."""
+        self._pauses = {one: min(until, monotonic() + _SETTLE) for one, until in self._pauses.items()}
         self._failures = 0
         self._changes.kick()
 
@@ -295,6 +295,7 @@ class Registration:
                 return
             self._binds += 1
         self._changes.kick()
+        self._spawn(self._link.warm_up(self._endpoint.anchor))
 
     async def _rebind_early(self) -> None:
         """A new folder: bind now rather than when the kubelet listens."""

@@ -118,15 +118,20 @@ class ResourceServer:
         private = endpoint.private()
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers((self._handlers(server),))
+        # Among the retired until it serves: an error or a cancellation on the way leaves nothing behind.
+        self._retired.add(server)
         try:
             server.add_insecure_port(f"unix:{private}")
+            await server.start()
+            endpoint.adopt(private)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {private}: {error}") from error
-        await server.start()
-        endpoint.adopt(private)
-        old, self._server = self._server, server
-        if old is not None:
-            self._retired.add(old)
+        else:
+            self._retired.discard(server)
+            if self._server is not None:
+                self._retired.add(self._server)
+            self._server = server
+        finally:
             self._stop_retired()
 
     async def stop(self, grace: float = 0.0) -> None:

@@ -25,7 +25,8 @@ _SLOWEST = 1.0
 class KubeletWatch:
     """Follows the kubelet's registration socket. One per process; idempotent triggers; never gives up.
 
-    `current` is who listened last, `up` whether they did at the last look, `error` why not. Probing happens while
+    `current` is who listened last, `up` whether they did at the last look, `error` why not, `triggered_at` when the
+    current one's socket file came (monotonic seconds). Probing happens while
     somebody waits in `listening`, after a trigger (`poke`), and when the slow poll finds the socket file changed.
     """
 
@@ -52,6 +53,9 @@ class KubeletWatch:
         self._due = False
         self._seen_file: tuple[int, int, int] | None = None
         self._seen_folder: FolderId | None = None
+        self._failing_file: tuple[int, int, int] | None = None
+        self._failing_since = 0.0
+        self._failed_at = 0.0
         self._burst = 0.0
         self._tries = 0
         self._pause = 0.0
@@ -89,6 +93,9 @@ class KubeletWatch:
             identity = self._probe(self.socket_path)
         except OSError as error:
             self.up, self.error = False, f"{self.socket_path}: {error.strerror or error}"
+            self._failed_at = monotonic()
+            if seen_file != self._failing_file:
+                self._failing_file, self._failing_since = seen_file, self._failed_at
             return None
         self._seen_file = seen_file
         self._seen(identity)
@@ -164,10 +171,9 @@ class KubeletWatch:
         return (status.st_dev, status.st_ino, status.st_ctime_ns)
 
     def _seen(self, identity: Identity) -> None:
-        now = monotonic()
         self.up, self.error = True, ""
         if identity != self.current:
-            self.triggered_at = self._burst if now - self._burst <= _EAGER else now
+            self.triggered_at = self._appeared()
             self.current = identity
             _LOG.info("the kubelet listens", extra={"fields": {"pid": identity.pid, "socket": self.socket_path}})
             for callback in tuple(self._on_kubelet):
@@ -176,6 +182,12 @@ class KubeletWatch:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(identity)
+
+    def _appeared(self) -> float:
+        """When this kubelet's socket file came: when it was first seen, or after the last look that saw another."""
+        if self._seen_file == self._failing_file and self._failing_since:
+            return self._failing_since
+        return max(self._burst, self._failed_at)
 
     def _restart_burst(self) -> None:
         self._burst = monotonic()
