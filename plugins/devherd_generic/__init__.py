@@ -1,1 +1,1 @@
-"""The generic plugin: devices by path or glob."""
+"""The generic plugin: anything with a device node, offered by rules of paths, globs or regular expressions."""

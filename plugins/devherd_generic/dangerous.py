@@ -1,0 +1,194 @@
+"""Host paths that hand the node over to a container: refused unless a rule says `dangerous: true`.
+
+Asked twice. When the configuration is read: could this path or glob name such a thing? And for each thing found,
+links followed, by path and by device number (Documentation/admin-guide/devices.txt): a name may lie.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from devherd_generic.globs import Glob, overlap, parse
+
+OVERRIDE = "say dangerous: true if you mean it"
+
+# What may not be mounted at all, nor anything below it, nor a folder it lies in.
+_PRIVATE = {
+    "/proc": "the host's processes and kernel settings",
+    "/etc/devherd": "devherd's own configuration",
+    "/etc/kubernetes": "the cluster's credentials",
+    "/etc/rancher": "the cluster's credentials",
+    "/etc/shadow": "the host's passwords",
+    "/etc/gshadow": "the host's passwords",
+    "/etc/ssh": "the host's keys",
+    "/etc/sudoers": "the host's privileges",
+    "/etc/sudoers.d": "the host's privileges",
+    "/etc/ssl/private": "the host's keys",
+    "/etc/pki/tls/private": "the host's keys",
+    "/root/.ssh": "the host's keys",
+    "/root/.kube": "the cluster's credentials",
+    "/var/lib/kubelet": "the kubelet's sockets and every pod's secrets",
+    "/var/lib/rancher": "the kubelet's and container runtime's files",
+    "/var/lib/k0s": "the kubelet's and container runtime's files",
+    "/var/lib/etcd": "the cluster's data",
+    "/var/lib/containerd": "the container runtime's files",
+    "/var/lib/docker": "the container runtime's files",
+    "/var/lib/containers": "the container runtime's files",
+    "/var/lib/devherd": "devherd's own state",
+    "/run/devherd": "devherd's own sockets",
+    "/run/containerd": "the container runtime's socket",
+    "/run/docker.sock": "the container runtime's socket",
+    "/run/docker": "the container runtime's socket",
+    "/run/cri-dockerd.sock": "the container runtime's socket",
+    "/run/crio": "the container runtime's socket",
+    "/run/k3s": "the container runtime's socket",
+    "/run/k0s": "the container runtime's socket",
+    "/run/podman": "the container runtime's socket",
+    "/run/dbus": "the host's message bus",
+    "/run/systemd/private": "the host's service manager",
+}
+# What may be mounted read-only, but not so that a container can change it.
+_KEPT = {
+    "/sys": "the kernel's settings",
+    "/etc": "the host's configuration",
+    "/usr": "the host's programs",
+    "/bin": "the host's programs",
+    "/sbin": "the host's programs",
+    "/lib": "the host's programs",
+    "/lib32": "the host's programs",
+    "/lib64": "the host's programs",
+    "/boot": "the host's kernel",
+    "/root": "the host's administrator",
+    "/var/spool/cron": "the host's jobs",
+}
+_DISK_NAMES = [f"{disk}{rest}" for disk in ("sd", "hd", "vd", "xvd") for rest in ("[a-z]", "[a-z][a-z]", "[a-z][0-9]*")]
+# Names of nodes for the time when only the pattern is known. Without wildcards: samples for regular expressions.
+_NODES = {
+    **dict.fromkeys(("mem", "kmem", "port", "snapshot"), "the host's memory"),
+    **dict.fromkeys((*_DISK_NAMES, "sd[a-z][a-z][0-9]*", "mmcblk[0-9]*", "zram[0-9]*", "rbd[0-9]*"), "a raw disk"),
+    **dict.fromkeys(("nvme[0-9]*", "ng[0-9]n[0-9]*", "dm-[0-9]*", "md[0-9]*", "mtd*", "nvme-fabrics"), "a raw disk"),
+    **dict.fromkeys(("sg[0-9]*", "bsg/*", "raw/*", "disk/*/*", "mapper/*", "dasd[a-z]*", "pmem[0-9]*"), "a raw disk"),
+    "cpu/[0-9]*/msr": "the processor's control registers",
+}
+_SAMPLES = (
+    *(
+        "mem",
+        "kmem",
+        "port",
+        "snapshot",
+        "sda",
+        "sda1",
+        "sdaa",
+        "hda",
+        "vda",
+        "vda1",
+        "xvda",
+        "nvme0",
+        "nvme0n1",
+        "ng0n1",
+    ),
+    *("nvme0n1p1", "dm-0", "md0", "mtd0", "mmcblk0", "mmcblk0p1", "sg0", "bsg/0:0:0:0", "raw/raw0", "mapper/control"),
+    *("mapper/root", "disk/by-id/x", "cpu/0/msr", "zram0"),
+)
+_parsed = lru_cache(maxsize=1024)(parse)
+
+_MEMORY = {("c", 1, 1), ("c", 1, 2), ("c", 1, 4), ("c", 10, 231)}
+_DISK_CHARS = {21: "a raw disk", 90: "a raw disk", 162: "a raw disk", 202: "the processor's control registers"}
+_DEVICE_MAPPER = ("c", 10, 236)
+# Block devices that are no disk of the host: RAM disk, floppy, loop, CD-ROM, network block device.
+_HARMLESS_BLOCKS = {1, 2, 7, 11, 43}
+_DISK_CHAR_NAME = re.compile(r"/dev/(nvme.*|ng[0-9]+n[0-9]+|bsg/.*)")
+
+
+def node_pattern(glob: Glob) -> str:
+    """Why a device path or glob is refused before anything is looked at; empty when it is not."""
+    mine = glob.components
+    for name, why in _NODES.items():
+        other = _parsed(f"/dev/{name}")
+        if len(mine) <= len(other.components) and _same_start(glob, other, len(mine)):
+            return f"{glob.text} could hand out {other.text}, {why}"
+    return ""
+
+
+def node_expression(search: re.Pattern[str], anchored: bool) -> str:
+    """Why a regular expression on paths below /dev is refused; empty when it is not."""
+    for sample in _SAMPLES:
+        if search.fullmatch(sample) if anchored else search.search(sample):
+            return f"could hand out /dev/{sample}"
+    return ""
+
+
+def node(path: str, kind: str, major: int, minor: int) -> str:
+    """Why a device node that was found is refused; empty when it is not. `path` has no links left."""
+    if (kind, major, minor) in _MEMORY:
+        return f"{path} is the host's memory"
+    if (kind, major, minor) == _DEVICE_MAPPER:
+        return f"{path} controls every mapped disk"
+    if kind == "c" and major in _DISK_CHARS:
+        return f"{path} is {_DISK_CHARS[major]}"
+    if (kind == "b" and major not in _HARMLESS_BLOCKS) or _DISK_CHAR_NAME.fullmatch(path):
+        return f"{path} is a raw disk"
+    return ""
+
+
+def mount_pattern(glob: Glob, read_only: bool) -> str:
+    """Why a mount of this path or glob is refused before anything is looked at; empty when it is not."""
+    if glob.is_literal:
+        return mount(glob.path, read_only)
+    glob = _without_var_run(glob)
+
+    def touches(path: str) -> bool:
+        other = _parsed(path)
+        return _same_start(glob, other, min(len(glob.components), len(other.components)))
+
+    def is_dev() -> bool:
+        return len(glob.components) == 1 and touches("/dev")
+
+    return _mount(touches, is_dev, lambda path: "could reach", glob.text, read_only, ())
+
+
+def mount(path: str, read_only: bool, more: Iterable[str] = ()) -> str:
+    """Why a mount of this path is refused; empty when it is not.
+
+    `more` are private folders of this node, beside the usual ones. For something found, `path` has no links left.
+    """
+    short = path[4:] if path == "/var/run" or path.startswith("/var/run/") else path  # a link on every system of today
+
+    def touches(other: str) -> bool:
+        return short == other or short.startswith(other + "/") or other.startswith(short + "/")
+
+    def relation(other: str) -> str:
+        return "is" if short == other else "is in" if short.startswith(other) else "holds"
+
+    if short == "/":
+        return "/ is the whole host"
+    return _mount(touches, lambda: short == "/dev", relation, path, read_only, more)
+
+
+def _mount(
+    touches: Callable[[str], bool],
+    is_dev: Callable[[], bool],
+    relation: Callable[[str], str],
+    text: str,
+    read_only: bool,
+    more: Iterable[str],
+) -> str:
+    for path, why in (*_PRIVATE.items(), *((path, "the kubelet's or devherd's files") for path in more)):
+        if touches(path):
+            return f"{text} {relation(path)} {path}, {why}"
+    for path, why in () if read_only else _KEPT.items():
+        if touches(path):
+            return f"{text} {relation(path)} {path}, {why} (with readOnly: true it may be mounted)"
+    return f"{text} could be /dev, every device of the host" if is_dev() else ""
+
+
+def _without_var_run(glob: Glob) -> Glob:
+    names = [component.literal for component in glob.components[:2]]
+    return Glob(glob.text, glob.components[1:]) if names == ["var", "run"] else glob
+
+
+def _same_start(left: Glob, right: Glob, length: int) -> bool:
+    pairs = zip(left.components[:length], right.components[:length], strict=True)
+    return all(overlap(mine.tokens, other.tokens) for mine, other in pairs)
