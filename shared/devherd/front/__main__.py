@@ -6,10 +6,13 @@ import argparse
 import asyncio
 import sys
 
+from devherd.config import load_settings
 from devherd.front.reload import Configuration, ConfigurationFile
 from devherd.front.spawn import Spawned, spawn_probe
 from devherd.log import setup
 from devherd.process import adopt_lock
+from devherd.settings import Settings
+from devherd.trust import refuse_vendor
 from devherd.vendor import Manifest, load_object
 
 
@@ -21,6 +24,11 @@ def main() -> int:
     parser.add_argument("--config", default="/etc/devherd/devherd.yaml", help="the node's settings")
     options = parser.parse_args()
     adopt_lock()
+    settings = load_settings(options.config).value or Settings()
+    refused = refuse_vendor(options.plugin, options.manifest, settings)
+    if refused:
+        print(f"devherd.front: {refused}", file=sys.stderr)
+        return 1
     manifest: Manifest = load_object(options.manifest)
     file = ConfigurationFile(options.config, manifest)
     configuration = file.read(None)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from devherd.claims import ClaimRegistry, ClaimsBusy
+from devherd.claims import ClaimRegistry, ClaimsError, plan
 from devherd.control import ControlServer
 from devherd.front import report
 from devherd.front.handler import Handler
@@ -223,21 +223,19 @@ class Front:
                 await self._publish()
 
     async def _claim(self) -> None:
-        wanted = {
-            claim.thing: (resource.name, claim.mode)
-            for resource in self.model.inventory.resources
-            for device in resource.devices
-            for claim in device.claims
-        }
+        """Tell the node's registry what is ours now, and learn what somebody else owns."""
+        planned = plan(self.model.inventory.resources)
         loop = asyncio.get_running_loop()
         try:
-            self.model.conflicts = await loop.run_in_executor(
-                None, self._claims.replace, self.manifest.name, os.getpid(), self._start, wanted
+            lost = await loop.run_in_executor(
+                None, self._claims.replace, self.manifest.name, os.getpid(), self._start, planned.claims
             )
             self.claim_problem = ""
-        except (ClaimsBusy, OSError) as problem:
+        except (ClaimsError, OSError) as problem:
+            lost = {}
             self.claim_problem = f"cannot record which devices are ours: {problem}"
             event(logger, "error", "claims unavailable", error=str(problem))
+        self.model.contested(planned, lost)
 
     # -- publishing
 
@@ -335,7 +333,9 @@ class Front:
         await self.stations.close()
         await control.stop()
         await self.probe.stop()
-        with contextlib.suppress(ClaimsBusy, OSError):
-            self._claims.release(self.manifest.name)
+        if self._exit == EXIT_ABSENT:
+            # Not for a restart: the claims of a plugin that comes back linger for it.
+            with contextlib.suppress(ClaimsError, OSError):
+                self._claims.release(self.manifest.name)
         await self.writer.flush(2.0)
         self.writer.close()

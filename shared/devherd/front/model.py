@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from devherd.claims import Planned, conflicts_by_id
 from devherd.health.engine import HealthEngine
 from devherd.ledger import Ledger
 from devherd.settings import Settings
@@ -60,7 +61,7 @@ class Model:
         self.boot_id = boot_id
         self.boards: dict[str, Board] = {}
         self.inventory = Inventory()
-        self.conflicts: dict[str, str] = {}
+        self.conflicts: dict[str, dict[str, str]] = {}
         self.verdicts: Mapping[str, Verdict] = {}
         self._gone: set[str] = set()
 
@@ -114,6 +115,13 @@ class Model:
         """Take what a complete round of checks gathered."""
         self.health.observe(tuple(evidence), now, wall, source="check", seen=self._things())
 
+    def contested(self, planned: Planned, lost: Mapping[str, str]) -> None:
+        """Take what the claim registry said: ids whose things belong to somebody else are not offered."""
+        self.conflicts = {
+            resource.name: {**conflicts_by_id(resource, lost), **planned.conflicts.get(resource.name, {})}
+            for resource in self.inventory.resources
+        }
+
     def kubelet_changed(self, identity: str, now: float) -> None:
         """Another kubelet answers: what it has not said yet is not to be read as nothing."""
         self.health.kubelet_changed(now, identity)
@@ -138,7 +146,7 @@ class Model:
                 verdicts,
                 self.ledger.stale_in(board.name, board.found),
                 {},
-                self._conflicting(board),
+                self.conflicts.get(board.name, {}),
                 listed=board.members,
             )
             if board.snapshot.number == 0 or snapshot.members != board.snapshot.members:
@@ -243,13 +251,3 @@ class Model:
             if (device := self.boards[name].found.get(id)) is not None
             for thing in device.things
         )
-
-    def _conflicting(self, board: Board) -> dict[str, str]:
-        if not self.conflicts:
-            return {}
-        return {
-            id: self.conflicts[claim.thing]
-            for id, device in board.found.items()
-            for claim in device.claims
-            if claim.thing in self.conflicts
-        }

@@ -25,8 +25,8 @@ class Spawned:
 
 
 def python_command() -> list[str]:
-    """The interpreter as this process runs it: isolated, and with the same compiled-code folder."""
-    command = [sys.executable, "-I"]
+    """The interpreter as this process runs it: isolated if it is, and with the same compiled-code folder."""
+    command = [sys.executable, "-I"] if sys.flags.isolated else [sys.executable]
     if sys.pycache_prefix:
         command += ["-X", f"pycache_prefix={sys.pycache_prefix}"]
     return command

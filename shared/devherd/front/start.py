@@ -43,11 +43,14 @@ def _recall(configuration: Configuration, memory: Memory, boot: str) -> Model:
     settings, now, wall = configuration.settings, time.monotonic(), time.time()
     health = HealthEngine(settings.health, boot, now, memory.health)
     ledger = Ledger(memory.ledger)
-    tenancy = Tenancy()
+    tenancy = Tenancy(now)
     model = Model(settings, health, ledger, tenancy, boot)
     if memory.inventory is not None:
         model.recall(memory.inventory.inventory, memory.inventory.boot_id == boot, wall)
     held = read_checkpoint(settings.paths.device_plugins)
-    tenancy.checkpoint(held.owners, now)
-    model.recall_held(held.owners, wall)
+    ours = {resource: ids for resource, ids in held.owners.items() if resource in model.boards}
+    tenancy.checkpoint(ours, now)
+    model.recall_held(ours, wall)
+    for name in model.boards:
+        tenancy.suspected(name, ledger.ids(name), now)
     return model

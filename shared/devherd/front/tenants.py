@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from devherd.front.model import Model
 from devherd.kubelet.checkpoint import read_checkpoint
@@ -63,9 +63,9 @@ class Tenants:
         held = read_checkpoint(self._paths.device_plugins)
         self._checkpoint_problem = held.problem
         if not held.problem:
-            tenancy.checkpoint(held.owners, time.monotonic())
+            tenancy.checkpoint(self._ours(held.owners), time.monotonic())
         try:
-            tenancy.listed(await self._client.list(), time.monotonic())
+            tenancy.listed(self._ours(await self._client.list()), time.monotonic())
             self._list_problem = ""
         except PodResourcesError as problem:
             tenancy.list_failed(time.monotonic())
@@ -77,3 +77,6 @@ class Tenants:
             event(logger, "info", "released", resource=resource, id=id)
         if released or self._model.waiting():
             await self._changed()
+
+    def _ours(self, held: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+        return {resource: ids for resource, ids in held.items() if resource in self._model.boards}
