@@ -1,0 +1,124 @@
+"""Renders an instance's configuration from the files a package installs: the same programs, other paths."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import devherd
+from devherd.run.layout import Layout
+
+INTERPRETER = "/usr/lib/devherd/bin/python"
+SOCKET_SCHEME = "unix://"
+_NOT_OURS = ("--oom", "--nice")
+"""Launcher options that a private instance leaves out: it must not be worth more than its user's other programs."""
+
+
+class MissingFiles(Exception):
+    """The configuration files devherd comes with are not where they should be."""
+
+
+def shipped() -> Path:
+    """The folder with supervisord.conf and conf.d/: beside the code when installed, else in the source tree."""
+    package = Path(devherd.__file__).parent
+    for folder in (package / "supervisorconf", package.parent.parent / "supervisorconf"):
+        if (folder / "supervisord.conf").is_file():
+            return folder
+    raise MissingFiles(f"no supervisorconf beside {package}; the installation is incomplete")
+
+
+def programs() -> list[str]:
+    """Names of all programs devherd comes with."""
+    return sorted(path.stem for path in (shipped() / "conf.d").glob("*.conf"))
+
+
+def replacements(layout: Layout) -> dict[str, str]:
+    """Production path -> the instance's."""
+    return {
+        "/etc/devherd": layout.etc,
+        "/run/devherd": layout.run,
+        "/var/lib/devherd": layout.state,
+        "/var/log/devherd": layout.log,
+        "/var/cache/devherd": layout.cache,
+    }
+
+
+def render(layout: Layout, names: Sequence[str] | None = None) -> None:
+    """Write supervisord's configuration and that of the programs `names` (default: all)."""
+    folder = shipped()
+    _write(layout.supervisor_config, _rendered(folder / "supervisord.conf", layout))
+    for name in programs() if names is None else names:
+        source = folder / "conf.d" / f"{name}.conf"
+        if not source.is_file():
+            raise MissingFiles(f"there is no program {name!r}; there are {', '.join(programs())}")
+        _write(layout.at("etc", "supervisord.d", f"{name}.conf"), _rendered(source, layout))
+
+
+def _rendered(source: Path, layout: Layout) -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser(delimiters=("=",), comment_prefixes=(";",))
+    parser.read(source, encoding="utf-8")
+    for section in parser.sections():
+        for key, value in parser.items(section):
+            parser.set(section, key, _command(value, layout) if key == "command" else _moved(value, layout))
+        if section == "supervisord":
+            # Only root can change user, and who is root already need not.
+            parser.remove_option(section, "user")
+    return parser
+
+
+def _moved(value: str, layout: Layout) -> str:
+    for production, private in replacements(layout).items():
+        # supervisord expands % in values.
+        value = value.replace(production, private.replace("%", "%%"))
+    return value
+
+
+def _command(value: str, layout: Layout) -> str:
+    words = [sys.executable if word == INTERPRETER else word for word in shlex.split(value)]
+    kept: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word in _NOT_OURS or (word == "-X" and words and words[0].startswith("pycache_prefix=")):
+            # Compiled code stays where this interpreter has it, or each instance would compile everything anew.
+            words.pop(0)
+            continue
+        kept.append(word)
+    return " ".join(_quoted(word, layout) for word in kept)
+
+
+def _quoted(word: str, layout: Layout) -> str:
+    moved = _moved(word, layout)
+    return shlex.quote(moved if word != sys.executable else word.replace("%", "%%"))
+
+
+def _write(path: str, parser: configparser.RawConfigParser) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        parser.write(file)
+
+
+def write_settings(layout: Layout, settings: Mapping[str, Any]) -> None:
+    """Write devherd.yaml. JSON values are YAML 1.2; one key a line, so that people can read and change it."""
+    with open(layout.config, "w", encoding="utf-8") as file:
+        file.write(_yaml(settings))
+
+
+def _yaml(value: Mapping[str, Any], indent: str = "") -> str:
+    lines = []
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            lines.append(f"{indent}{key}:\n{_yaml(item, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{key}: {json.dumps(item, ensure_ascii=False)}\n")
+    return "".join(lines)
+
+
+def write_plugin_config(layout: Layout, name: str, text: str) -> None:
+    """Write `plugins.d/<name>.yaml`."""
+    with open(os.path.join(layout.etc, "plugins.d", f"{name}.yaml"), "w", encoding="utf-8") as file:
+        file.write(text)
