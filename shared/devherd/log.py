@@ -138,7 +138,7 @@ def _safe(text: object) -> str:
 def _shown(value: object) -> str:
     """A field's value: bare where that is clear, else as JSON."""
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{round(value, 3)}"
     if isinstance(value, str) and value and value.isprintable() and not set(value) & set(' "=\\'):
         return value
     return _safe(_json(value))

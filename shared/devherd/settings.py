@@ -15,10 +15,12 @@ AbsolutePathOrEmpty = Annotated[str, Meta(pattern="^(/|$)", extra={"form": "an a
 class Paths(Struct, frozen=True, forbid_unknown_fields=True):
     """Where things are on this node. A simulation or a test points every one of them into a folder."""
 
-    root: Annotated[AbsolutePath, Meta(description="prefix of every host path that has no setting of its own")] = "/"
-    sys: Annotated[AbsolutePath, Meta(description="sysfs")] = "/sys"
-    dev: Annotated[AbsolutePath, Meta(description="device nodes")] = "/dev"
-    proc: Annotated[AbsolutePath, Meta(description="procfs")] = "/proc"
+    root: Annotated[
+        AbsolutePath, Meta(description="folder that stands for / in host paths that have no setting of their own")
+    ] = "/"
+    sys: Annotated[AbsolutePath, Meta(description="where sysfs is mounted")] = "/sys"
+    dev: Annotated[AbsolutePath, Meta(description="folder of the device nodes")] = "/dev"
+    proc: Annotated[AbsolutePath, Meta(description="where procfs is mounted")] = "/proc"
     rdev_table: Annotated[
         AbsolutePathOrEmpty,
         Meta(description="file naming the device numbers of a root that cannot hold device nodes; empty: none"),
@@ -48,7 +50,7 @@ class Log(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kubelet(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the fronts deal with the kubelet. Times are seconds."""
+    """How plugins deal with the kubelet."""
 
     layout: Annotated[
         str,
@@ -58,37 +60,59 @@ class Kubelet(Struct, frozen=True, forbid_unknown_fields=True):
             "the top level, or the first with the second as fallback",
         ),
     ] = "auto"
-    poll: Annotated[Seconds, Meta(description="slow check beside the events")] = 5.0
+    poll: Annotated[
+        Seconds, Meta(description="pause between checks of the kubelet's socket, in case an event was missed")
+    ] = 5.0
     refused_retry: Annotated[Seconds, Meta(description="pause after a refusal that cannot heal by itself")] = 60.0
-    verify: Annotated[bool, Meta(description="ask PodResources whether the kubelet took our list")] = True
+    verify: Annotated[bool, Meta(description="ask the kubelet's PodResources API whether it took the list")] = True
 
 
 class Health(Struct, frozen=True, forbid_unknown_fields=True):
-    """The health policy's times, in seconds."""
+    """When a device counts as unhealthy, and when as healthy again."""
 
-    debounce: Annotated[Seconds, Meta(description="soft evidence must last this long")] = 10.0
-    recover: Annotated[Seconds, Meta(description="good evidence must last this long before Healthy")] = 10.0
-    hold_off_max: Annotated[Seconds, Meta(description="cap of the hold-off that doubles with each relapse")] = 3600.0
+    debounce: Annotated[
+        Seconds, Meta(description="a soft fault (link, heat, counters) must last this long to count")
+    ] = 10.0
+    recover: Annotated[Seconds, Meta(description="a device must be fine this long before it is healthy again")] = 10.0
+    hold_off_max: Annotated[
+        Seconds, Meta(description="longest wait before healthy again; the wait doubles with each relapse")
+    ] = 3600.0
     flap_window: Annotated[Seconds, Meta(description="a fault this soon after recovery is a relapse")] = 3600.0
     boot_grace: Annotated[
         Seconds,
-        Meta(description="after a boot or a new kubelet, soft evidence cannot lower a device that a pod holds"),
+        Meta(
+            description="this long after a boot or a new kubelet, a soft fault "
+            "does not make a device unhealthy that a pod holds"
+        ),
     ] = 120.0
     mass_fraction: Annotated[
         float,
-        Meta(gt=0, le=1, description="a soft fault of more than this part of a resource is a node problem"),
+        Meta(
+            gt=0,
+            le=1,
+            description="if more than this part of a resource has a soft fault at once, "
+            "it is reported as a problem of the node and no device is withdrawn",
+        ),
     ] = 0.5
 
 
 class Probe(Struct, frozen=True, forbid_unknown_fields=True):
-    """The process that touches hardware. Times are seconds."""
+    """Each plugin's probe, the process that touches the hardware."""
 
-    scan_interval: Annotated[float, Meta(ge=0.2, extra=SECONDS, description="full scan, beside the events")] = 30.0
-    check_interval: Annotated[float, Meta(ge=0.2, extra=SECONDS, description="health checks")] = 10.0
+    scan_interval: Annotated[
+        float, Meta(ge=0.2, extra=SECONDS, description="pause between full scans, in case an event was missed")
+    ] = 30.0
+    check_interval: Annotated[float, Meta(ge=0.2, extra=SECONDS, description="pause between health checks")] = 10.0
     deadline: Annotated[float, Meta(gt=0, extra=SECONDS, description="a request not answered by then is a hang")] = 10.0
-    prepare_deadline: Annotated[float, Meta(gt=0, le=29, extra=SECONDS, description="same for PreStartContainer")] = (
-        25.0
-    )
+    prepare_deadline: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=29,
+            extra=SECONDS,
+            description="the same for preparing a device (PreStartContainer); the kubelet waits 30 s",
+        ),
+    ] = 25.0
     first_scan: Annotated[
         float,
         Meta(
@@ -97,24 +121,27 @@ class Probe(Struct, frozen=True, forbid_unknown_fields=True):
             description="how long a start waits for the first scan before it serves the last inventory",
         ),
     ] = 3.0
-    restart_max: Annotated[float, Meta(gt=0, extra=SECONDS, description="cap of the pause between replacements")] = 60.0
+    restart_max: Annotated[
+        float,
+        Meta(gt=0, extra=SECONDS, description="longest pause before a probe that keeps failing is replaced again"),
+    ] = 60.0
 
 
 class Snapshots(Struct, frozen=True, forbid_unknown_fields=True):
-    """What happens to ids that are gone. Times are seconds."""
+    """The device lists that the kubelet is sent."""
 
-    grace: Annotated[Seconds, Meta(description="an id nobody holds leaves the list this long after it vanished")] = (
-        300.0
-    )
+    grace: Annotated[
+        Seconds, Meta(description="a vanished device is listed as unhealthy this long, and longer while a pod holds it")
+    ] = 300.0
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole of `devherd.yaml`."""
 
     paths: Annotated[Paths, Meta(description="where things are")] = field(default_factory=Paths)
-    log: Annotated[Log, Meta(description="logging")] = field(default_factory=Log)
+    log: Annotated[Log, Meta(description="what processes write about themselves")] = field(default_factory=Log)
     kubelet: Annotated[Kubelet, Meta(description="registration")] = field(default_factory=Kubelet)
     health: Annotated[Health, Meta(description="health policy")] = field(default_factory=Health)
     probe: Annotated[Probe, Meta(description="probe processes")] = field(default_factory=Probe)
     snapshots: Annotated[Snapshots, Meta(description="lists sent to the kubelet")] = field(default_factory=Snapshots)
-    vendors: Annotated[tuple[str, ...], Meta(description="third-party vendor names that may be loaded")] = ()
+    vendors: Annotated[tuple[str, ...], Meta(description="names of third-party plugins that may be loaded")] = ()

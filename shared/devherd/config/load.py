@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Validate = Callable[[Any], list[tuple[tuple[str | int, ...], str]]]
+NODE_SETTINGS = "/etc/devherd/devherd.yaml"
 MAX_BYTES = 1024 * 1024
 
 
@@ -39,8 +40,12 @@ class Loaded(Struct, Generic[T], frozen=True):
 
 
 def load_settings(path: str) -> Loaded[Settings]:
-    """Read `devherd.yaml`. Keys that are not there have their defaults; the file itself must be there."""
-    return load_struct(path, Settings)
+    """Read `devherd.yaml`. Keys that are not there have their defaults.
+
+    So has a node without the file at its usual place. A file that was named must be there: a mistyped name must
+    not end in a private instance that works on the real node.
+    """
+    return load_struct(path, Settings, missing_ok=path == NODE_SETTINGS)
 
 
 def plugin_config_path(settings: Settings, name: str) -> str:

@@ -16,19 +16,24 @@ from devherd.config import types
 from devherd.config.scalars import resolve
 
 
-def sections(root: inspect.Type, *, top: bool) -> str:
-    """A table for each struct. The file's own keys are all in the first one if `top`, else only its plain values."""
+def sections(root: inspect.Type, page: str, *, whole: bool = True) -> str:
+    """A table of the file's own keys, then one for each struct below; `page` keeps the anchors of files apart.
+
+    With `whole` false the first table leaves out what is only a section, described in a table of its own.
+    """
     struct = types.bare(root)
     assert isinstance(struct, inspect.StructType)
     found = _structs(struct)
-    places = {kind.cls: place for place, kind in found}
+    anchors = {kind.cls: (place, _anchor(page, place)) for place, kind in found}
     lines: list[str] = []
     for place, kind in found:
-        fields = kind.fields if place or top else [field for field in kind.fields if not _is_section(field.type)]
+        fields = kind.fields if place or whole else [field for field in kind.fields if not _is_section(field.type)]
+        if place:
+            lines += [f'<a id="{_anchor(page, place)}"></a>', "", f"### `{place}`", ""]
+            lines += [python_inspect.cleandoc(kind.cls.__doc__ or ""), ""]
         if fields:
-            lines += [f"### {_heading(place)}", "", python_inspect.cleandoc(kind.cls.__doc__ or ""), ""]
             lines += ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
-            lines += [_row(field, places) for field in fields]
+            lines += [_row(field, anchors) for field in fields]
             lines += [""]
     return "\n".join(lines)
 
@@ -66,32 +71,33 @@ def _is_section(info: inspect.Type) -> bool:
     return isinstance(types.bare(info), inspect.StructType)
 
 
-def _heading(place: str) -> str:
-    return f"`{place}`" if place else "Top level"
+def _anchor(page: str, place: str) -> str:
+    return "-".join([page, *re.findall(r"\w+", place)])
 
 
-def _anchor(place: str) -> str:
-    return re.sub(r"[^\w -]", "", _heading(place).lower()).replace(" ", "-")
-
-
-def _row(field: inspect.Field, places: dict[type, str]) -> str:
+def _row(field: inspect.Field, anchors: dict[type, tuple[str, str]]) -> str:
     kind = types.struct_of(field.type)
     shown = _type(field.type)
-    if kind is not None and kind.cls in places:
-        shown += f", see [{places[kind.cls] or 'top level'}](#{_anchor(places[kind.cls])})"
-    limits = [*_limits(field.type)]
-    shown = "; ".join([shown, *limits])
-    meaning = types.annotation(field.type, "description")
-    cells = (f"`{field.encode_name}`", shown, _default(field), meaning)
+    if kind is not None and kind.cls in anchors:
+        place, anchor = anchors[kind.cls]
+        shown += f": [{place or 'this file'}](#{anchor})"
+    shown = ", ".join([shown, *_limits(field.type)])
+    cells = (f"`{field.encode_name}`", shown, _default(field), _prose(types.annotation(field.type, "description")))
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _prose(text: str) -> str:
+    """A description is plain text: what Markdown or HTML would take for its own is escaped."""
+    return text if "`" in text else text.replace("*", "\\*").replace("<", "&lt;")
 
 
 def _type(info: inspect.Type) -> str:
     """A type for a table: `number of seconds`, `list of text`, `` `a`, `b` or `c` ``."""
     form = types.annotation(info, "form")
     unit = types.annotation(info, "unit")
-    words = " or ".join(_type_one(option) for option in types.options(info))
-    return form or (f"{words} of {unit}" if unit else words)
+    words = " or ".join(_type_one(option) for option in types.options(info)).replace(" or null", ", or null")
+    words = words.replace("number", f"number of {unit}") if unit else words
+    return form.removeprefix("an ").removeprefix("a ") or words
 
 
 def _type_one(info: inspect.Type) -> str:
@@ -102,7 +108,7 @@ def _type_one(info: inspect.Type) -> str:
         return "list" if types.struct_of(info) else f"list of {_type(info.item_type)}"
     if isinstance(info, inspect.DictType):
         return "mapping" if types.struct_of(info) else f"mapping of {_type(info.key_type)} to {_type(info.value_type)}"
-    return types.wanted(info).removeprefix("a whole ").removeprefix("a ") if types.wanted(info) else ""
+    return types.wanted(info).removeprefix("a ")
 
 
 def _limits(info: inspect.Type) -> Iterator[str]:

@@ -41,7 +41,8 @@ def installed_manifests(distribution: str = "") -> dict[str, Manifest]:
 
 
 def _schema(kind: type[Any], title: str) -> dict[str, Any]:
-    schema = {"$schema": DIALECT, "title": title, **msgspec.json.schema(kind)}
+    schema: dict[str, Any] = {"$schema": DIALECT, "title": title, **msgspec.json.schema(kind)}
+    schema = msgspec.json.decode(msgspec.json.encode(schema))  # defaults may be tuples or enum members
     for part in _parts(schema):
         # The decoder refuses unknown keys everywhere, whatever the struct itself says.
         if part.get("type") == "object" and "properties" in part:
