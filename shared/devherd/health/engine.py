@@ -143,11 +143,13 @@ class HealthEngine:
         result: dict[str, Verdict] = {}
         for thing, record in list(self._things.items()):
             self._settle(thing, record, now)
+            if self._forgettable(record, now, thing in held_things or _offered(thing, resource_things)):
+                self.dirty |= bool(record.faults or record.recovered_at is not None)
+                del self._things[thing]
+                continue
             verdict = self._verdict(thing, record, now)
             if verdict is not None:
                 result[thing] = verdict
-            elif self._forgettable(record, now, thing in held_things or _offered(thing, resource_things)):
-                del self._things[thing]
         return result
 
     def next_change(self, now: float) -> float | None:
@@ -305,7 +307,7 @@ class HealthEngine:
         return None if worst is None else Verdict(False, worst.reason, worst.kind, worst.wall)
 
     def _forgettable(self, record: _Thing, now: float, known: bool) -> bool:
-        if any(known or RANK[f.clears] > RANK[Clears.PROBE] for f in record.faults.values()):
+        if record.faults and (known or any(RANK[f.clears] > RANK[Clears.PROBE] for f in record.faults.values())):
             return False
         heard = max([record.seen, *(fault.last_word for fault in record.faults.values())])
         recovered = record.recovered_at is None or now - record.recovered_at > self._settings.flap_window
