@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from devherd_generic.globs import Glob, overlap, parse
+from devherd_generic.globs import Glob, Ranges, overlap, parse
 
 OVERRIDE = "say dangerous: true if you mean it"
 
@@ -63,34 +63,26 @@ _KEPT = {
     "/root": "the host's administrator",
     "/var/spool/cron": "the host's jobs",
 }
-_DISK_NAMES = [f"{disk}{rest}" for disk in ("sd", "hd", "vd", "xvd") for rest in ("[a-z]", "[a-z][a-z]", "[a-z][0-9]*")]
-# Names of nodes for the time when only the pattern is known. Without wildcards: samples for regular expressions.
+_DISK = "a raw disk"
+_LETTERS = ("[a-z]", "[a-z][a-z]", "[a-z][0-9]*", "[a-z][a-z][0-9]*")
+# Names of nodes, for the time when only a pattern is known; see `_rare` for the second table.
 _NODES = {
-    **dict.fromkeys(("mem", "kmem", "port", "snapshot"), "the host's memory"),
-    **dict.fromkeys((*_DISK_NAMES, "sd[a-z][a-z][0-9]*", "mmcblk[0-9]*", "zram[0-9]*", "rbd[0-9]*"), "a raw disk"),
-    **dict.fromkeys(("nvme[0-9]*", "ng[0-9]n[0-9]*", "dm-[0-9]*", "md[0-9]*", "mtd*", "nvme-fabrics"), "a raw disk"),
-    **dict.fromkeys(("sg[0-9]*", "bsg/*", "raw/*", "disk/*/*", "mapper/*", "dasd[a-z]*", "pmem[0-9]*"), "a raw disk"),
+    "mem": "the host's memory",
+    **{f"{disk}{rest}": _DISK for disk in ("sd", "vd") for rest in _LETTERS},
+    **dict.fromkeys(("nvme[0-9]*", "mmcblk[0-9]*", "dm-[0-9]*", "md[0-9]*", "sg[0-9]*"), _DISK),
+    **dict.fromkeys(("disk/*/*", "mapper/*"), _DISK),
     "cpu/[0-9]*/msr": "the processor's control registers",
 }
+_RARE_NODES = {
+    **dict.fromkeys(("kmem", "port", "snapshot"), "the host's memory"),
+    **{f"{disk}{rest}": _DISK for disk in ("hd", "xvd") for rest in _LETTERS},
+    **dict.fromkeys(("zram[0-9]*", "rbd[0-9]*", "ng[0-9]n[0-9]*", "mtd*", "nvme-fabrics"), _DISK),
+    **dict.fromkeys(("dasd[a-z]*", "pmem[0-9]*", "bsg/*", "raw/*"), _DISK),
+}
+# What an expression must not match; the scan refuses the rest by its number.
 _SAMPLES = (
-    *(
-        "mem",
-        "kmem",
-        "port",
-        "snapshot",
-        "sda",
-        "sda1",
-        "sdaa",
-        "hda",
-        "vda",
-        "vda1",
-        "xvda",
-        "nvme0",
-        "nvme0n1",
-        "ng0n1",
-    ),
-    *("nvme0n1p1", "dm-0", "md0", "mtd0", "mmcblk0", "mmcblk0p1", "sg0", "bsg/0:0:0:0", "raw/raw0", "mapper/control"),
-    *("mapper/root", "disk/by-id/x", "cpu/0/msr", "zram0"),
+    *("mem", "kmem", "port", "snapshot", "sda", "sda1", "sdaa", "vda", "vda1", "nvme0", "nvme0n1", "nvme0n1p1"),
+    *("dm-0", "md0", "mmcblk0", "mmcblk0p1", "sg0", "mapper/control", "mapper/root", "disk/by-id/x", "cpu/0/msr"),
 )
 _parsed = lru_cache(maxsize=1024)(parse)
 
@@ -105,11 +97,24 @@ _DISK_CHAR_NAME = re.compile(r"/dev/(nvme.*|ng[0-9]+n[0-9]+|bsg/.*)")
 def node_pattern(glob: Glob) -> str:
     """Why a device path or glob is refused before anything is looked at; empty when it is not."""
     mine = glob.components
-    for name, why in _NODES.items():
+    tables = (_NODES,) if _rare(glob) else (_NODES, _RARE_NODES)
+    for name, why in (item for table in tables for item in table.items()):
         other = _parsed(f"/dev/{name}")
         if len(mine) <= len(other.components) and _same_start(glob, other, len(mine)):
             return f"{glob.text} could hand out {other.text}, {why}"
     return ""
+
+
+def _rare(glob: Glob) -> bool:
+    """Whether a component is one character and wildcards, like `x*`: no reason yet to think of `xvda`.
+
+    If there is one on the node after all, the scan refuses it by its number.
+    """
+    return any(len(c.tokens) > 1 and c.tokens[0] and not c.tokens[1] and _single(c.tokens[0]) for c in glob.components)
+
+
+def _single(token: Ranges) -> bool:
+    return len(token) == 1 and token[0][0] == token[0][1]
 
 
 def node_expression(search: re.Pattern[str], anchored: bool) -> str:

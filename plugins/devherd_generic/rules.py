@@ -66,7 +66,11 @@ class CompiledGroup:
 
 @dataclass(frozen=True)
 class Rule:
-    """One entry of `devices`. `label` names it for people; `resource` is empty when matches name their own."""
+    """One entry of `devices`.
+
+    `label` names it for people; `resource` is empty when matches name their own. `has_texts`: it sets env, annotations
+    or CDI names; `per_copy`: they differ between copies of one unit.
+    """
 
     label: str
     domain: str
@@ -77,11 +81,8 @@ class Rule:
     annotations: dict[str, templates.Template]
     cdi: tuple[templates.Template, ...]
 
-    @property
-    def per_copy(self) -> bool:
-        """Whether copies of one unit get different answers."""
-        every = (*self.env.values(), *self.annotations.values(), *self.cdi)
-        return any(template.names & {"copy", "id"} for template in every)
+    per_copy: bool
+    has_texts: bool
 
 
 def compile_rules(config: Config) -> tuple[tuple[Rule, ...], tuple[Skipped, ...]]:
@@ -106,15 +107,21 @@ def dotted(key: KeyPath) -> str:
 
 
 def _compile(rule: DeviceRule, label: str, domain: str) -> Rule:
+    env = {key: templates.parse(text) for key, text in rule.env.items()}
+    annotations = {key: templates.parse(text) for key, text in rule.annotations.items()}
+    cdi = tuple(templates.parse(text) for text in rule.cdi)
+    texts = (*env.values(), *annotations.values(), *cdi)
     return Rule(
         label=label,
         domain=domain,
         resource=names.full_name(rule.name, domain) if rule.name else "",
         config=rule,
         groups=tuple(_group(group) for group in rule.groups),
-        env={key: templates.parse(text) for key, text in rule.env.items()},
-        annotations={key: templates.parse(text) for key, text in rule.annotations.items()},
-        cdi=tuple(templates.parse(text) for text in rule.cdi),
+        env=env,
+        annotations=annotations,
+        cdi=cdi,
+        per_copy=any(template.names & {"copy", "id"} for template in texts),
+        has_texts=bool(texts),
     )
 
 

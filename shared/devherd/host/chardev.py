@@ -68,7 +68,9 @@ def thing_of(host: Host, kind: str, major: int, minor: int) -> str:
         target = os.readlink(link)
     except OSError:
         return f"{kind}:{major}:{minor}"
-    place = _below_sysfs(host, link, target).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    place = _below_sysfs(host, link, target)
+    if not place.isascii():
+        place = place.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return f"sys:{place}" if place else f"{kind}:{major}:{minor}"
 
 
