@@ -207,6 +207,8 @@ def test_each_kind_of_value() -> None:
         ("form: A1", '1:7: form: must be lower-case letters, not "A1"'),
         ('form: "a\\n"', '1:7: form: must be lower-case letters, not "a\\n"'),
         ("txet: a", "1:1: txet: unknown key (did you mean text?)"),
+        ("flag:true", '1:1: must be a mapping, not the text "flag:true" (write a space after the colon)'),
+        ("vendor: a", "1:1: vendor: unknown key (it belongs under usb[])"),
         ("- a", "1:1: must be a mapping, not a list"),
         ("hello", '1:1: must be a mapping, not the text "hello"'),
     ],
@@ -236,7 +238,7 @@ def test_a_section_with_everything_commented_out_is_empty() -> None:
 
 
 def test_a_key_in_the_wrong_section_is_sent_home() -> None:
-    assert only("layout: top", Settings) == "1:1: layout: unknown key (it belongs under kubelet:)"
+    assert only("layout: top", Settings) == "1:1: layout: unknown key (it belongs under kubelet)"
     assert only("kubelet: {vendors: []}", Settings).endswith("(it belongs at the top level)")
 
 

@@ -6,6 +6,7 @@ Types are strict, with one exception: a text field takes a bare scalar exactly a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -101,7 +102,7 @@ class _Decoder:
     def _struct(self, node: Node, info: inspect.StructType, path: KeyPath) -> Any:
         node = _section(node)
         if not isinstance(node, Mapping):
-            return self._wrong(node, info, path)
+            return self._wrong(node, info, path, _mapping_hint(node))
         fields = {field.encode_name: field for field in info.fields}
         given: dict[str, Any] = {}
         for pair in node.pairs:
@@ -140,13 +141,13 @@ class _Decoder:
             if home is None or local:
                 hint = suggestion(key.text, valid)
             else:
-                hint = f"it belongs under {home}:" if home else "it belongs at the top level"
+                hint = f"it belongs under {home}" if home else "it belongs at the top level"
         self._report.add(key.mark, (*path, key.text), "unknown key", hint)
 
     def _dict(self, node: Node, info: inspect.DictType, path: KeyPath) -> Any:
         node = _section(node)
         if not isinstance(node, Mapping):
-            return self._wrong(node, info, path)
+            return self._wrong(node, info, path, _mapping_hint(node))
         result: dict[Any, Any] = {}
         good = True
         for pair in node.pairs:
@@ -259,17 +260,24 @@ def _list_hint(node: Node) -> str:
     return "begin each item with `- `"
 
 
-def _homes(root: inspect.Type, path: str = "", depth: int = 0) -> dict[str, str]:
-    """Key -> the section it belongs to, for keys written one level too high or too low."""
+def _mapping_hint(node: Node) -> str:
+    glued = isinstance(node, Scalar) and node.plain and re.match(r"[\w.-]+:\S", node.text)
+    return "write a space after the colon" if glued else ""
+
+
+def _homes(root: inspect.Type) -> dict[str, str]:
+    """Key -> the place it belongs to, for keys written one level too high or too low; the outermost place wins."""
     found: dict[str, str] = {}
-    info = types.bare(root)
-    if not isinstance(info, inspect.StructType) or depth > 4:
-        return found
-    for field in info.fields:
-        inner = f"{path}.{field.encode_name}" if path else field.encode_name
-        for key, home in _homes(field.type, inner, depth + 1).items():
-            found.setdefault(key, home)
-        found[field.encode_name] = path
+    seen: set[type] = set()
+    waiting = [("", types.struct_of(root))]
+    while waiting:
+        place, struct = waiting.pop(0)
+        if struct is None or struct.cls in seen:
+            continue
+        seen.add(struct.cls)
+        for field in struct.fields:
+            found.setdefault(field.encode_name, place)
+            waiting.append((types.below(place, field), types.struct_of(field.type)))
     return found
 
 

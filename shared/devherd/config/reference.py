@@ -52,19 +52,9 @@ def _structs(root: inspect.StructType) -> list[tuple[str, inspect.StructType]]:
         if struct.cls in {known.cls for _, known in found}:
             continue
         found.append((place, struct))
-        below = [(_below(place, field), types.struct_of(field.type)) for field in struct.fields]
+        below = [(types.below(place, field), types.struct_of(field.type)) for field in struct.fields]
         waiting = [(inner, kind) for inner, kind in below if kind is not None] + waiting
     return found
-
-
-def _below(place: str, field: inspect.Field) -> str:
-    name = f"{place}.{field.encode_name}" if place else field.encode_name
-    for option in types.options(field.type):
-        if isinstance(option, types.LISTS):
-            return f"{name}[]"
-        if isinstance(option, inspect.DictType):
-            return f"{name}.<name>"
-    return name
 
 
 def _is_section(info: inspect.Type) -> bool:

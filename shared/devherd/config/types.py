@@ -110,6 +110,17 @@ def struct_of(info: inspect.Type) -> inspect.StructType | None:
     return None
 
 
+def below(place: str, field: inspect.Field) -> str:
+    """The place of what is in a field of the struct at `place`: `devices[]`, `devices[].env`, `by_name.<name>`."""
+    name = f"{place}.{field.encode_name}" if place else field.encode_name
+    for option in options(field.type):
+        if isinstance(option, LISTS):
+            return f"{name}[]"
+        if isinstance(option, inspect.DictType):
+            return f"{name}.<name>"
+    return name
+
+
 def default_of(field: inspect.Field) -> Any:
     """A field's default value; msgspec.NODEFAULT if it is required."""
     if field.default_factory is not msgspec.NODEFAULT:
