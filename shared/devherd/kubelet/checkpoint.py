@@ -66,7 +66,7 @@ def read_checkpoint(folder: str) -> Held:
     owners: dict[str, dict[str, str]] = {}
     for held in answers:
         owners.setdefault(held.resource, {}).update(dict.fromkeys(held.ids, f"{held.pod_uid}/{held.container}"))
-    known = {name: tuple(_texts(ids)) for name, ids in registered.items()} if isinstance(registered, dict) else {}
+    known = _known(registered, problems)
     return Held(owners, answers, known, f"{path}: {'; '.join(problems[:3])}" if problems else "")
 
 
@@ -87,6 +87,14 @@ def _answers(entries: Any, problems: list[str]) -> list[HeldAnswer]:
     return found
 
 
+def _known(registered: Any, problems: list[str]) -> dict[str, tuple[str, ...]]:
+    try:
+        return {name: tuple(_texts(ids)) for name, ids in registered.items()}
+    except (TypeError, AttributeError) as error:
+        problems.append(f"RegisteredDevices not understood ({type(error).__name__}: {error})")
+        return {}
+
+
 def _decoded(text: Any) -> Composed | None:
     if not isinstance(text, str):
         return None
@@ -97,4 +105,8 @@ def _decoded(text: Any) -> Composed | None:
 
 
 def _texts(values: Any) -> list[str]:
-    return [value for value in values or [] if isinstance(value, str)] if isinstance(values, list) else []
+    if values is None:
+        return []
+    if not isinstance(values, list):
+        raise TypeError("ids are not a list")
+    return [value for value in values if isinstance(value, str)]
