@@ -60,7 +60,7 @@ class Maker:
         """A bind mount of what is there."""
         if not entry.exists:
             return Piece(problem=f"{entry.path} is not there" if entry.type == "missing" else f"{entry.path} is closed")
-        if problem := _unprintable(entry.path):
+        if problem := unprintable(entry.path):
             return Piece(problem=problem)
         if not rule.config.dangerous:
             reason = dangerous.mount(entry.path, read_only, self._private)
@@ -87,7 +87,7 @@ class Maker:
         nodes: list[Node] = []
         for entry, container_path in found:
             path, kind, major, minor = entry
-            if problem := _unprintable(path):
+            if problem := unprintable(path):
                 return Piece(problem=problem)
             if not rule.config.dangerous and (reason := dangerous.node(path, kind, major, minor)):
                 return Piece(problem=f"{reason}: {dangerous.OVERRIDE}")
@@ -96,8 +96,10 @@ class Maker:
         return Piece(nodes=tuple(nodes))
 
 
-def _unprintable(path: str) -> str:
-    """The kubelet speaks UTF-8 only."""
+def unprintable(path: str) -> str:
+    """Why a path cannot be told to anyone: the kubelet speaks UTF-8 only. Empty when it can."""
+    if path.isascii():
+        return ""
     try:
         path.encode()
     except UnicodeEncodeError:

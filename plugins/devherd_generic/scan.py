@@ -11,7 +11,7 @@ from devherd.values import Claim, Device, Mount, Resource, Skipped
 from devherd_generic import globs, names, tree
 from devherd_generic.devices import Unit, assemble, devices
 from devherd_generic.owners import Owners
-from devherd_generic.parts import Maker, Piece
+from devherd_generic.parts import Maker, Piece, unprintable
 from devherd_generic.rules import CompiledGroup, Expression, Pattern, Rule
 from devherd_generic.units import zip_matches
 
@@ -110,6 +110,8 @@ class Scan:
 
     def _piece(self, rule: Rule, pattern: Pattern, match: Match) -> Piece:
         path, entry = match
+        if problem := unprintable(path):
+            return Piece(problem=problem)
         if pattern.mount:
             return self._maker.mount(rule, entry, pattern.container_path(path), pattern.read_only)
         return self._maker.device(rule, entry, pattern.container_path(path), pattern.permissions)
@@ -124,6 +126,9 @@ class Scan:
             if not entry.is_node or not expression.fits(path[len("/dev/") :]):
                 continue
             seen = True
+            if problem := unprintable(path):
+                self._skip(rule, path, problem)
+                continue
             resource = rule.resource or self._named_after(rule, path)
             if resource:
                 piece = self._maker.device(rule, entry, path, expression.permissions)
@@ -171,5 +176,8 @@ class Scan:
     def _skip(self, rule: Rule, what: str, reason: str) -> None:
         self._left[rule.label] = self._left.get(rule.label, 0) + 1
         if self._left[rule.label] <= SKIPPED_AT_MOST:
-            printable = what.encode("utf-8", "backslashreplace").decode()
-            self._skipped.append(Skipped(printable, rule.label, reason))
+            self._skipped.append(Skipped(_printable(what), rule.label, _printable(reason)))
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
