@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from devherd.cli.exits import ERROR, USAGE, Fault
+from devherd.run.layout import RUN_SOCKET, instances_folder
 from devherd.settings import Settings
 
 NODE_CONFIG = "/etc/devherd/devherd.yaml"
-RUN_SOCKET = "run.control.sock"
-"""Control socket of a private instance's runner, in the instance's run folder."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +34,9 @@ class Place:
         return f"private instance {self.instance.name!r} ({self.instance})"
 
 
-def instances_folder() -> Path:
-    """Where this user's private instances live."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(base) / f"devherd-{os.getuid()}"
-
-
 def running_instances() -> list[Path]:
     """Folders of the private instances whose runner answers, by name."""
-    folder = instances_folder()
+    folder = Path(instances_folder())
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -76,7 +68,7 @@ def find_config(config: str | None, instance: str | None) -> str:
 
 
 def _named(instance: str) -> str:
-    found = _config_of(instances_folder() / instance)
+    found = _config_of(Path(instances_folder()) / instance)
     if not found.exists():
         names = ", ".join(path.name for path in running_instances()) or "none"
         raise Fault(f"there is no instance {instance!r} in {instances_folder()}", f"running: {names}")

@@ -80,7 +80,9 @@ class Steps:
     def _show(self, step: Step) -> None:
         mark, style = ("skip", WARN) if step.skipped else ("ok", GOOD) if step.ok else ("FAILED", BAD)
         took = millis(step.ms)
-        line = Text.assemble("  ", (f"{mark:<6}", style), f"  {step.name:<16}", (f"{took:>10}", "bold"), f"  {step.text}")
+        line = Text.assemble(
+            "  ", (f"{mark:<6}", style), f"  {step.name:<16}", (f"{took:>10}", "bold"), f"  {step.text}"
+        )
         self._console.print(line, soft_wrap=True)
         for detail in step.details:
             self._console.print(Text(" " * 38 + detail, style=QUIET), soft_wrap=True)
