@@ -327,6 +327,21 @@ def test_without_a_recovery_time_flapping_is_still_held_back() -> None:
     assert turns < 20
 
 
+def test_one_fault_after_another_without_a_healthy_moment_is_one_fault() -> None:
+    subject = engine()
+    now = LATER
+    for _ in range(4):
+        now += fail_and_recover(subject, now) + 60
+    subject.observe([hard()], now, WALL)  # the fifth: held back 160 s
+    subject.observe([fine()], now + 1, WALL)
+    subject.observe([soft()], now + 151, WALL)
+    subject.observe([soft()], now + 161, WALL)
+    assert lowered(subject, now + 161) == {"t0"}
+    subject.observe([fine(kind="link")], now + 162, WALL)
+    assert lowered(subject, now + 321) == {"t0"}
+    assert lowered(subject, now + 322) == set()
+
+
 def test_time_clears_an_event() -> None:
     subject = engine()
     subject.observe([hard(kind="ecc", clears=Clears.TIME)], LATER, WALL)

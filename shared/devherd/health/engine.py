@@ -34,10 +34,16 @@ class _Thing:
     relapses: int = 0
     recovered_at: float | None = None
     seen: float = 0.0
+    down: bool = False
 
     @property
     def lowered(self) -> bool:
         return any(fault.active for fault in self.faults.values())
+
+    def note_recovery(self, now: float) -> None:
+        """Called when all changes of one moment are made: one fault after another is no recovery between."""
+        if self.down and not self.lowered:
+            self.down, self.recovered_at = False, now
 
 
 class HealthEngine:
@@ -114,14 +120,12 @@ class HealthEngine:
         if record is None:
             return ()
         ended = tuple(sorted(kind for kind, fault in record.faults.items() if RANK[fault.clears] <= RANK[by]))
-        was = record.lowered
         for kind in ended:
             if by in (Clears.OPERATOR, Clears.REBOOT) or record.faults[kind].pending:
                 del record.faults[kind]
             else:
                 record.faults[kind].cleared(now)
-        if was and not record.lowered:
-            record.recovered_at = now
+        record.note_recovery(now)
         if by is Clears.OPERATOR:
             record.relapses, record.recovered_at = 0, None
         self.dirty = True
@@ -135,6 +139,8 @@ class HealthEngine:
         `held_things` are those a pod holds; `resource_things` says which things each resource stands on.
         """
         self._held = held_things
+        for record in self._things.values():
+            self._drop_ended(record, now)
         pending = {
             thing: [fault for fault in record.faults.values() if fault.pending and fault.soft]
             for thing, record in self._things.items()
@@ -142,7 +148,9 @@ class HealthEngine:
         self._problems = mark_mass(pending, resource_things, self._settings.mass_fraction, now)
         result: dict[str, Verdict] = {}
         for thing, record in list(self._things.items()):
-            self._settle(thing, record, now)
+            if not self._shielded(thing, now):
+                self._activate_ripe(record, now)
+            record.note_recovery(now)
             if self._forgettable(record, now, thing in held_things or _offered(thing, resource_things)):
                 self.dirty |= bool(record.faults or record.recovered_at is not None)
                 del self._things[thing]
@@ -223,7 +231,8 @@ class HealthEngine:
                 now,
                 active=True,
             )
-            self._things.setdefault(old.thing, _Thing()).faults[old.kind] = fault
+            record = self._things.setdefault(old.thing, _Thing(down=True))
+            record.faults[old.kind] = fault
         if not same_boot:
             self.dirty = True
             return
@@ -264,26 +273,26 @@ class HealthEngine:
             self._settings.debounce, self._hold_off(record)
         )
 
-    def _settle(self, thing: str, record: _Thing, now: float) -> None:
-        was = record.lowered
+    def _drop_ended(self, record: _Thing, now: float) -> None:
         hold_off = self._hold_off(record)
         for kind, fault in list(record.faults.items()):
-            if fault.active:
-                if now >= fault.over_at(hold_off, self._settings.hold_off_max, record.seen):
+            if not fault.active:
+                if self._lapsed(record, fault, now):
                     del record.faults[kind]
-                    self.dirty = True
-            elif self._lapsed(record, fault, now):
+            elif now >= fault.over_at(hold_off, self._settings.hold_off_max, record.seen):
                 del record.faults[kind]
-            elif not fault.mass and not self._shielded(thing, now) and now >= fault.ripens_at(self._settings.debounce):
+                self.dirty = True
+
+    def _activate_ripe(self, record: _Thing, now: float) -> None:
+        for fault in record.faults.values():
+            if fault.pending and not fault.mass and now >= fault.ripens_at(self._settings.debounce):
                 self._activate(record, fault, now)
-        if was and not record.lowered:
-            record.recovered_at = now
 
     def _activate(self, record: _Thing, fault: Fault, now: float) -> None:
-        if not record.lowered:
+        if not record.down:
             recent = record.recovered_at is not None and now - record.recovered_at <= self._settings.flap_window
             record.relapses = record.relapses + 1 if recent else 0
-        fault.active = True
+        fault.active = record.down = True
         self.dirty = True
 
     def _hold_off(self, record: _Thing) -> float:
