@@ -87,8 +87,8 @@ async def serve_control(path: str, handler: Handler) -> asyncio.Server:
     return await asyncio.start_unix_server(client, path, limit=REQUEST_LIMIT)
 
 
-async def serve(places: Places, options: Options) -> int:
-    """Run until a signal; returns only when the start failed."""
+async def serve(places: Places, options: Options) -> None:
+    """Run until a signal, or until the start failed; never returns."""
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             asyncio.get_running_loop().add_signal_handler(number, os._exit, 0)
@@ -99,17 +99,16 @@ async def serve(places: Places, options: Options) -> int:
         await kubelet.start()
     except StartError as error:
         print(f"failed to start the kubelet: {error}", file=sys.stderr, flush=True)
-        return 1
+        os._exit(1)
     async with control:
         await asyncio.Event().wait()
-    return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     """Entry point."""
     places, options = parse(sys.argv[1:] if argv is None else argv)
-    return asyncio.run(serve(places, options))
+    asyncio.run(serve(places, options))
 
 
 if __name__ == "__main__":
-    os._exit(main())
+    main()

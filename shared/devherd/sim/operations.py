@@ -251,7 +251,7 @@ class Operations:
             def resource() -> Any:
                 found = self.op_node({})["resources"].get(request["resource"])
                 if found is None:
-                    return {} if request.get("gone") else None
+                    return {"gone": True} if request.get("gone") else None
                 met = not request.get("gone") and all(found[k] == v for k, v in wanted.items())
                 return found if met else None
 

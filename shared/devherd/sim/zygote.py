@@ -35,7 +35,7 @@ def _child(argv: list[str], stderr: str, parent: int) -> NoReturn:
         os.dup2(null, 1)
         os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) if stderr else null, 2)
         os.closerange(3, 64)
-        code = kubelet.main(argv)
+        kubelet.main(argv)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 2
     except BaseException:
