@@ -139,7 +139,6 @@ class Layout:
 
     def make(self) -> None:
         """Make the folders."""
-        claim_folder(os.path.dirname(self.folder))
         claim_folder(self.folder)
         for path in (self.at("etc", "supervisord.d"), self.at("etc", "plugins.d"), self.run, self.state, self.log):
             os.makedirs(path, mode=0o700, exist_ok=True)
