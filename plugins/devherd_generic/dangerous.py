@@ -101,7 +101,8 @@ def node_pattern(glob: Glob) -> str:
     for name, why in (item for table in tables for item in table.items()):
         other = _parsed(f"/dev/{name}")
         if len(mine) <= len(other.components) and _same_start(glob, other, len(mine)):
-            return f"{glob.text} could hand out {other.text}, {why}"
+            same = glob.is_literal and len(mine) == len(other.components)
+            return f"{glob.text} is {why}" if same else f"{glob.text} could hand out {other.text}, {why}"
     return ""
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import string
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -144,6 +147,33 @@ def test_parent_of_a_linked_folder_is_the_folder_it_leads_to(tmp_path: Path) -> 
     (tmp_path / "dev/up").symlink_to("short/../x0")
     assert host.node("/dev/up") == ("/dev/real/x0", "c", 240, 0)
     assert host.node("/dev/short/x1") == ("/dev/real/deep/x1", "c", 240, 1)
+
+
+targets = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "a/b", "a/c", "b/a", "b/c/a"]), targets, max_size=5))
+def test_links_lead_where_the_kernel_says(links: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="dh") as root:
+        top = os.path.join(os.path.realpath(root), "top")
+        for folder in ("a", "b/c", "c"):
+            os.makedirs(f"{top}/{folder}")
+        for path, target in links.items():
+            with contextlib.suppress(OSError):
+                os.symlink(target, f"{top}/{path}")
+            with contextlib.suppress(OSError):
+                os.rmdir(f"{top}/{path}")
+                os.symlink(target, f"{top}/{path}")
+        view = Host(Paths(root=top)).view()
+        for parts in itertools.product(["a", "b", "c"], repeat=3):
+            path = "/".join(parts)
+            real = os.path.realpath(f"{top}/{path}")
+            if not real.startswith(top + "/"):
+                continue  # out of the root, where ours stays at its top as in a chroot
+            if os.path.exists(f"{top}/{path}"):
+                assert view.entry("/" + path) == (real[len(top) :], "dir", 0, 0), path
+            else:
+                assert view.entry("/" + path).type == "missing", path
 
 
 def test_loops_and_dangling_links_are_missing(tmp_path: Path) -> None:
