@@ -86,17 +86,20 @@ class JsonFormatter(logging.Formatter):
         return _json(content)
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class _Handler(logging.Handler):
     """Writes lines; a stream that fails costs the line, nothing else."""
 
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
     def emit(self, record: logging.LogRecord) -> None:
+        """Write and flush one record; what the stream's encoding lacks is escaped."""
         try:
-            line = self.format(record) + self.terminator
-            encoding = getattr(self.stream, "encoding", None) or "utf-8"
-            self.stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
-            self.flush()
-        except RecursionError:
-            raise
+            encoding = self._stream.encoding or "utf-8"
+            line = self.format(record) + "\n"
+            self._stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
+            self._stream.flush()
         except Exception:
             self.handleError(record)
 

@@ -154,9 +154,15 @@ def test_byte_order_mark_and_unicode_are_fine() -> None:
     assert read("ä: 😀\nb: &x 1")[1][0].line == 2
 
 
+# JSON writes characters beyond U+FFFF as two escapes, which YAML does not know; a key has an end (1024).
+texts = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=50)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(min_size=1), inner, max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=5),
     max_leaves=20,
 )
 
@@ -164,11 +170,8 @@ values = st.recursive(
 @given(values)
 @settings(max_examples=150, deadline=None)
 def test_json_is_yaml_and_arrives_unchanged(value: Any) -> None:
-    """JSON is a subset of YAML 1.2: what any JSON writer emits is read as it was meant."""
-    text = json.dumps({"value": value})
-    found, problems = read(text)
-    lone = "\\ud" in text
-    assert found == {"value": value} or lone or problems
+    """What a script writes as JSON is read as it was meant."""
+    assert read(json.dumps({"value": value})) == ({"value": value}, ())
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -185,10 +188,14 @@ yamlish = st.lists(st.sampled_from([*PIECES.split("|"), "|"]), max_size=30).map(
 
 @given(yamlish)
 @settings(max_examples=500, deadline=None)
-def test_yaml_like_rubbish_gives_a_tree_or_a_problem(text: str) -> None:
+def test_yaml_like_rubbish_gives_a_tree_or_a_problem_and_never_two_meanings(text: str) -> None:
+    clean: list[str] = []
     for loader in LOADERS:
         report = Report("f")
         node = parse(text, report, loader)
         assert node is not None or report.problems()
         assert not isinstance(node, Broken) or report.problems()
         assert all(problem.line >= 1 and problem.column >= 1 for problem in report.problems())
+        if node is not None and not report:
+            clean.append(repr(plain(node)))
+    assert len(set(clean)) <= 1

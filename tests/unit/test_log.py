@@ -160,7 +160,7 @@ def test_odd_values_are_logged_somehow(format: str, value: Any) -> None:
 @given(
     st.text(), st.dictionaries(st.text(), st.recursive(st.none() | st.text() | st.integers() | st.floats(), st.lists))
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_event_is_one_line(text: str, fields: dict[str, Any]) -> None:
     for format in ("text", "json"):
         stream = logged(format)
