@@ -362,3 +362,14 @@ def test_any_configuration_is_judged_and_scanned_without_an_exception(rules: lis
     inventory = make(config, Host(Paths(root="/nonexistent", dev="/nonexistent/dev", sys="/nonexistent/sys"))).scan()
     msgspec.msgpack.encode(inventory)
     assert not any("internal error" in skipped.reason for skipped in inventory.skipped)
+
+
+def test_every_example_of_the_manual_is_a_good_configuration(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/plugins/generic.md").read_text()
+    examples = [block.split("```")[0] for block in page.split("```yaml\n")[1:]]
+    assert len(examples) >= 4
+    for number, example in enumerate(examples):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        value, text = load(folder, example)
+        assert value is not None, text
