@@ -59,6 +59,7 @@ class FakeKubelet:
         self.connected: dict[str, Client] = {}
         self.most_streams = 0
         self.refusal = ""
+        self.refused: set[str] | None = None
         self.refuse_subfolders = False
         self.hang = False
         self.changes = Changes()
@@ -149,7 +150,7 @@ class FakeKubelet:
             await asyncio.Event().wait()
         if request.version != "v1beta1":
             await context.abort(grpc.StatusCode.UNKNOWN, f'requested API version "{request.version}" is not supported')
-        if self.refusal:
+        if self.refusal and (self.refused is None or request.resource_name in self.refused):
             await context.abort(grpc.StatusCode.UNKNOWN, self.refusal)
         path = os.path.normpath(os.path.join(self.device_plugins, request.endpoint))
         if (self.refuse_subfolders and "/" in request.endpoint) or not os.path.exists(path):

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from devherd.kubelet.endpoint import Endpoint, EndpointError, EndpointTaken
+from devherd.kubelet.endpoint import Endpoint, EndpointError, EndpointTaken, sweep
 from devherd.kubelet.identity import Identity, accepts, probe_socket, start_time_of
 
 LISTEN = """
@@ -171,3 +171,16 @@ def test_only_our_own_files_are_removed(folder: str, sockets: list[socket.socket
     assert not os.path.exists(old.top)
     new.remove()
     assert os.listdir(new.folder) == []
+
+
+def test_a_start_sweeps_what_an_earlier_life_left(folder: str, sockets: list[socket.socket]) -> None:
+    assert sweep(folder) == []
+    gone, lives = Endpoint(folder, "generic", "example.com/renamed"), Endpoint(folder, "gpu", "example.com/gpu")
+    serve(gone, sockets)
+    sockets.pop().close()
+    serve(lives, sockets)
+    with open(os.path.join(lives.folder, "note.sock"), "w"):
+        pass
+    assert sweep(folder) == ["generic.example.com_renamed.sock"]
+    assert lives.intact("subfolder")
+    assert sorted(os.listdir(lives.folder)) == ["gpu.example.com_gpu.sock", "note.sock"]

@@ -127,8 +127,11 @@ def test_a_refused_name_is_shown_and_retried_slowly_and_the_others_live() -> Non
     async def work() -> None:
         async with bench(2, refused_retry=0.3) as b:
             b.kubelet.refusal = 'the ResourceName "example.com/r0" is invalid'
+            b.kubelet.refused = {R0}
             await b.kubelet.start()
-            await b.kubelet.until(lambda: b.status(R0).state == "refused")
+            await b.kubelet.until(
+                lambda: b.status(R0).state == "refused" and b.status(b.names[1]).state == "registered"
+            )
             assert b.status(R0).error == 'the ResourceName "example.com/r0" is invalid'
             calls = len(b.kubelet.calls)
             await asyncio.sleep(0.2)
@@ -236,7 +239,7 @@ def test_sockets_are_ready_before_the_kubelet_listens_in_a_new_folder() -> None:
             await asyncio.sleep(0.05)
             assert "not there yet" in b.status(R0).error
             os.mkdir(b.device_plugins)
-            await b.kubelet.until(lambda: os.path.exists(b.endpoints[R0].anchor))
+            await b.kubelet.until(lambda: os.path.exists(b.endpoints[R0].anchor) and b.status(R0).error == "")
             await b.kubelet.start()
             await b.registered()
             assert len(b.kubelet.calls) == 1

@@ -325,6 +325,26 @@ def test_ten_thousand_devices_in_one_list() -> None:
     run(work())
 
 
+def test_a_kubelet_that_does_not_read_gets_the_newest_list_when_it_wakes() -> None:
+    async def work() -> None:
+        async with served() as (server, client):
+            stream = client.lists()
+            for number in range(20):
+                members = tuple(Member(f"{one:040}", one % 20 == number, ()) for one in range(10_000))
+                server.feed.publish(Snapshot(NAME, number, members))
+                await asyncio.sleep(0.02)
+            read = 0
+            while True:
+                message = await next_list(stream)
+                read += 1
+                if message.devices[19].health == "Healthy":
+                    break
+            assert read < 20, "every one of them was kept for it"
+            assert (await client.allocate(["a"])).container_responses
+
+    run(work())
+
+
 def allocate_times(path: str, calls: int) -> list[float]:
     """Milliseconds per Allocate of eight devices, from another thread, as from another process."""
     times = []

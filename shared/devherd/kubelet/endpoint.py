@@ -158,6 +158,27 @@ class Endpoint:
             raise EndpointTaken(f"{self.anchor}: process {owner} serves it; stop that one")
 
 
+def sweep(device_plugins: str) -> list[str]:
+    """Remove the sockets in our subfolder that nobody listens on, of whatever earlier life; return their names.
+
+    To be called once at a start. Sockets get their names only once they listen, so what does not accept is dead.
+    """
+    folder = os.path.join(device_plugins, _SUBFOLDER)
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    dead = []
+    for name in names:
+        status = _lstat(os.path.join(folder, name))
+        if not name.endswith(".sock") or status is None or not stat.S_ISSOCK(status.st_mode):
+            continue
+        if not accepts(os.path.join(folder, name)):
+            _unlink(os.path.join(folder, name))
+            dead.append(name)
+    return dead
+
+
 def _lstat(path: str) -> os.stat_result | None:
     try:
         return os.lstat(path)

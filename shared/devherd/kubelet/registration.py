@@ -180,7 +180,8 @@ class Registration:
     async def _register(self, identity: Identity) -> None:
         await self._ensure_bound()
         name = self._endpoint.publish(self._layout.current)
-        self._target = identity
+        if identity != self._target:
+            self._target, self._failures = identity, 0
         self._say(state=REGISTERING, identity=identity, endpoint=name, stream_since=0.0)
         try:
             await self._link.register(identity, name, self._server.resource, self._server.handler.options())
@@ -294,6 +295,8 @@ class Registration:
                 self._say(state=WAITING, error=text, stream_since=0.0)
                 return
             self._binds += 1
+        if self.status.state == WAITING:
+            self._say(error="")
         self._changes.kick()
         self._spawn(self._link.warm_up(self._endpoint.anchor))
 

@@ -15,8 +15,8 @@ from devherd.kubelet.server import Stream
 
 _GATHER = 0.02  # seconds a question waits for others to join
 _FIRST = 0.03  # seconds after a list was sent; the kubelet takes it in on its own time, and there is no acknowledgement
-_MISSES = 5  # questions, over about a second, before a different answer counts
-_AGAIN = 30.0  # seconds between checks of what was confirmed
+_MISSES = 6  # questions, over about four seconds, before a different answer counts
+_AGAIN = 30.0  # seconds between checks of what was confirmed, at the same moments for all resources of a process
 _EMPTY_FOR = 10.0  # seconds the kubelet may show nothing of ours before the stream is made anew
 _HEAL_MAX = 3600.0
 
@@ -89,7 +89,7 @@ class Confirmation:
                 continue
             wanted = {member.id for member in sent.members if member.healthy}
             if shown == wanted:
-                pause, misses, self._empty_since = _AGAIN, 0, None
+                pause, misses, self._empty_since = _until_next_round(), 0, None
                 judge(True, "")
                 continue
             misses += 1
@@ -112,6 +112,11 @@ class Confirmation:
         elif now - self._empty_since >= self._verifier.heal_after(self._resource):
             self._verifier.healed(self._resource)
             stream.cut()
+
+
+def _until_next_round() -> float:
+    """Seconds to the next common moment: resources share its question, processes (by pid) keep out of each other's."""
+    return 1.0 + _AGAIN - (monotonic() + os.getpid()) % _AGAIN
 
 
 def other_servers(device_plugins: str, ours: set[str]) -> str:
