@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,8 @@ import devherd
 from devherd.run.layout import Layout
 
 INTERPRETER = "/usr/lib/devherd/bin/python"
-SOCKET_SCHEME = "unix://"
+PRODUCTION = ("/etc/devherd", "/run/devherd", "/var/lib/devherd", "/var/log/devherd", "/var/cache/devherd")
+_PRODUCTION = re.compile("(?:" + "|".join(PRODUCTION) + r")(?![\w.-])")
 _NOT_OURS = ("--oom", "--nice")
 """Launcher options that a private instance leaves out: it must not be worth more than its user's other programs."""
 
@@ -40,13 +42,7 @@ def programs() -> list[str]:
 
 def replacements(layout: Layout) -> dict[str, str]:
     """Production path -> the instance's."""
-    return {
-        "/etc/devherd": layout.etc,
-        "/run/devherd": layout.run,
-        "/var/lib/devherd": layout.state,
-        "/var/log/devherd": layout.log,
-        "/var/cache/devherd": layout.cache,
-    }
+    return dict(zip(PRODUCTION, (layout.etc, layout.run, layout.state, layout.log, layout.cache), strict=True))
 
 
 def render(layout: Layout, names: Sequence[str] | None = None) -> None:
@@ -73,10 +69,9 @@ def _rendered(source: Path, layout: Layout) -> configparser.RawConfigParser:
 
 
 def _moved(value: str, layout: Layout) -> str:
-    for production, private in replacements(layout).items():
-        # supervisord expands % in values.
-        value = value.replace(production, private.replace("%", "%%"))
-    return value
+    private = replacements(layout)
+    # In one pass: an instance's own path may contain a production path. supervisord expands % in values.
+    return _PRODUCTION.sub(lambda found: private[found[0]].replace("%", "%%"), value)
 
 
 def _command(value: str, layout: Layout) -> str:
