@@ -239,18 +239,20 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import asyncio
 
+        from devherd.patience import within
+
         try:
             while True:
                 try:
                     line = await reader.readline()
                 except ValueError:
                     writer.write(encode_reply({"error": f"the request is longer than {MAX_REQUEST} bytes"}))
-                    await asyncio.wait_for(writer.drain(), SEND_TIMEOUT)
+                    await within(writer.drain(), SEND_TIMEOUT)
                     return
                 if not line.endswith(b"\n"):
                     return
                 writer.write(await self._answer(line))
-                await asyncio.wait_for(writer.drain(), SEND_TIMEOUT)
+                await within(writer.drain(), SEND_TIMEOUT)
         except (OSError, asyncio.TimeoutError):
             return
         finally:

@@ -16,6 +16,7 @@ from devherd.control import ControlServer
 from devherd.front import report
 from devherd.front.handler import Handler
 from devherd.front.model import Board, Model
+from devherd.patience import woken
 from devherd.front.probelink import ProbeError, ProbeLink
 from devherd.front.reload import Configuration, ConfigurationFile
 from devherd.front.saved import Memory, Saved
@@ -180,8 +181,7 @@ class Front:
             absent_since = self._absent(absent_since)
             interval = self.configuration.settings.probe.scan_interval
             soon = not good or absent_since is not None
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._hint.wait(), min(interval, 1.0) if soon else interval)
+            await woken(self._hint, min(interval, 1.0) if soon else interval)
             self._hint.clear()
             good = await self._scan()
 
@@ -216,8 +216,7 @@ class Front:
         while True:
             due = self.model.next_change(time.monotonic(), time.time())
             pause = 3600.0 if due is None else max(0.01, due - time.monotonic())
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._recheck.wait(), pause)
+            await woken(self._recheck, pause)
             self._recheck.clear()
             if due is not None and time.monotonic() >= due:
                 await self._publish()

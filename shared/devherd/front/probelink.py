@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from devherd.patience import within
 from devherd.front.spawn import Spawned, spawn_probe
 from devherd.log import event
 from devherd.probe import wire
@@ -218,7 +219,7 @@ class ProbeLink:
     async def _request(self, request: wire.Request, deadline: float) -> wire.Reply:
         async with self._turn:
             try:
-                reply = await asyncio.wait_for(self._ask(request), deadline)
+                reply = await within(self._ask(request), deadline)
             except asyncio.TimeoutError:
                 await self._replace_hung(request, deadline)
                 raise ProbeError(self._error) from None

@@ -6,12 +6,12 @@ Nothing on the path of an Allocate waits for this. A kubelet that does not answe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from devherd.front.model import Model
+from devherd.patience import woken
 from devherd.kubelet.checkpoint import read_checkpoint
 from devherd.kubelet.podresources import PodResources, PodResourcesError
 from devherd.log import event
@@ -50,8 +50,7 @@ class Tenants:
         """Look, for ever."""
         while True:
             await self.look()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), BUSY if self._model.waiting() else QUIET)
+            await woken(self._wake, BUSY if self._model.waiting() else QUIET)
             if self._wake.is_set():
                 self._wake.clear()
                 # An allocation shows up in the checkpoint a little after Allocate returned.

@@ -65,6 +65,10 @@ class HealthEngine:
         if saved is not None:
             self._restore(saved, now)
 
+    def configure(self, settings: Health) -> None:
+        """Use other times from now on; what has begun is judged by them as well."""
+        self._settings = settings
+
     @property
     def node_problems(self) -> tuple[str, ...]:
         """Soft faults that too much of a resource shows at once, as of the last `verdicts`; one sentence each."""
