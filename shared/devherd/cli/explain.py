@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from devherd.cli.app import App, common
@@ -25,10 +27,9 @@ def explain(app: App, what: str) -> int:
     if app.out.as_json:
         app.out.document({"what": what, "found": found, "down": answers.down_json()})
         return OK if found else ERROR
-    for item in found:
-        head = [str(item[key]) for key in ("plugin", "resource", "id") if item.get(key)]
-        app.out.say("  ".join(head), "bold")
-        for line in str(item.get("text", "")).splitlines():
+    for (plugin, resource, text), ids in _alike(found).items():
+        app.out.say("  ".join(part for part in (plugin, resource, listing(ids, 3)) if part), "bold")
+        for line in text.splitlines():
             app.out.say(f"  {line}")
     for down in answers.down:
         app.out.note(f"{down.plugin} could not be asked: {down.why}", BAD)
@@ -40,3 +41,14 @@ def explain(app: App, what: str) -> int:
         )
         app.out.say("`devherd config check` says whether a rule for it is written correctly.", QUIET)
     return OK if found else ERROR
+
+
+def _alike(found: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[str]]:
+    """Ids by plugin, resource and text: ten shares of one device are explained once."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for item in found:
+        key = (str(item["plugin"]), str(item.get("resource") or ""), str(item.get("text", "")))
+        ids = alike.setdefault(key, [])
+        if item.get("id"):
+            ids.append(str(item["id"]))
+    return alike

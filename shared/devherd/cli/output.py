@@ -58,17 +58,23 @@ class Out:
             self.aside.print(Text(fault.hint), soft_wrap=True)
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str | Text]], right: Iterable[str] = ()) -> None:
-        """Columns under bold heads. Columns without any content are left out; `right` names figures."""
+        """Columns under bold heads. Columns without any content are left out; `right` names figures.
+
+        Where stdout is no terminal a row is one line, whatever its width, for grep and awk.
+        """
         kept = [i for i, head in enumerate(heads) if head == heads[0] or any(_bare(row[i]) for row in rows)]
-        if len(rows) > PLAIN_ROWS:
-            self._plain_table([heads[i] for i in kept], [[_bare(row[i]) for i in kept] for row in rows])
+        if len(rows) > PLAIN_ROWS or not self.console.is_terminal:
+            figures = frozenset(right)
+            plain = [[_bare(row[i]).replace("\n", "; ") for i in kept] for row in rows]
+            self._plain_table([heads[i] for i in kept], plain, [heads[i] in figures for i in kept])
         else:
             self.console.print(table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows], right))
 
-    def _plain_table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def _plain_table(self, heads: Sequence[str], rows: Sequence[Sequence[str]], figures: Sequence[bool]) -> None:
         widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
         for row in [heads, *rows]:
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            shape = zip(row, widths, figures, strict=True)
+            line = "  ".join(cell.rjust(width) if figure else cell.ljust(width) for cell, width, figure in shape)
             self._stdout.write(line.rstrip() + "\n")
 
     @contextmanager

@@ -16,6 +16,10 @@ from devherd.cli.output import BAD, GOOD, QUIET, WARN, state_text
 from devherd.cli.words import clock, count, millis, since, span
 
 Json = dict[str, Any]
+PLUGIN_HEADS = ("PLUGIN", "STATE", "PID", "UP", "PROBE", "LAST SCAN", "TOOK", "WHAT")
+PLUGIN_FIGURES = ("PID", "TOOK")
+RESOURCE_HEADS = ("RESOURCE", "STATE", "DEVICES", "HEALTHY", "HELD", "REGISTERED", "TOOK", "TIMES")
+RESOURCE_FIGURES = ("DEVICES", "HEALTHY", "HELD", "TOOK", "TIMES")
 
 
 @click.command()
@@ -56,13 +60,11 @@ def show(app: App, answers: Answers, found: list[Finding]) -> None:
     for line in kubelet_lines(answers):
         out.say(line)
     out.say()
-    heads = ("PLUGIN", "STATE", "PID", "UP", "PROBE", "LAST SCAN", "TOOK", "WHAT")
-    out.table(heads, plugin_rows(answers), right=("PID",))
+    out.table(PLUGIN_HEADS, plugin_rows(answers), right=PLUGIN_FIGURES)
     rows = resource_rows(answers)
     if rows:
         out.say()
-        heads = ("RESOURCE", "STATE", "DEVICES", "HEALTHY", "HELD", "REGISTERED", "TOOK", "TIMES")
-        out.table(heads, rows, right=("DEVICES", "HEALTHY", "HELD", "TOOK", "TIMES"))
+        out.table(RESOURCE_HEADS, rows, right=RESOURCE_FIGURES)
     show_findings(app, found)
 
 

@@ -1,0 +1,179 @@
+"""`devherd run`: the whole system in the foreground, simulated or against this node's kubelet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from devherd.cli.app import App, common
+from devherd.cli.exits import ERROR, IN_USE, OK, USAGE, Fault
+from devherd.cli.output import GOOD, QUIET
+from devherd.cli.place import NODE_CONFIG, Place, read_settings
+from devherd.cli.words import listing
+from devherd.settings import Settings
+
+if TYPE_CHECKING:
+    from devherd.run.instance import Instance, Wish
+    from devherd.run.leftovers import Leftovers
+
+DEFAULT_NODE = "workshop"
+PRIVATE = ("etc", "run", "state", "log", "cache")
+"""Paths that a foreground run keeps in its own folder, whatever the node's configuration says."""
+
+
+@click.command()
+@click.option(
+    "--simulate",
+    is_flag=False,
+    flag_value=DEFAULT_NODE,
+    metavar="[NODE]",
+    help=f"Simulate kubelet and node. NODE: a name from `devherd simulate nodes`, or a YAML file. [{DEFAULT_NODE}]",
+)
+@click.option("--once", is_flag=True, help="Walk the main job once, on simulated and on real device nodes, and exit.")
+@click.option("--name", default="", metavar="NAME", help="Name of the private instance, to run several.")
+@click.option("--keep", is_flag=True, help="Keep the instance's folder (logs, state) after the end.")
+@common
+def run(app: App, simulate: str | None, once: bool, name: str, keep: bool) -> int:
+    """Run everything in the foreground until Ctrl-C, which leaves nothing behind.
+
+    With --simulate: supervisord, the plugins, a kubelet and a node, all private, no root needed.
+    Without: the same processes for this node's kubelet, with the rules in /etc/devherd (or --config); as root.
+    """
+    from devherd.run.instance import stop_on_signals
+    from devherd.run.layout import InUse
+
+    if once and app.config:
+        raise Fault("--once brings its own configuration; leave --config out", code=USAGE)
+    try:
+        with stop_on_signals():
+            if once:
+                from devherd.cli.once import run_once
+
+                return run_once(app.out, name or "once", simulate or DEFAULT_NODE)
+            wish = _simulated(simulate, keep) if simulate else _for_this_node(app.config, keep)
+            return _foreground(app, wish, name or "default")
+    except InUse as error:
+        raise Fault(str(error), "Another name: --name NAME", code=IN_USE) from None
+
+
+def _foreground(app: App, wish: Wish, name: str) -> int:
+    from devherd.cli.feed import Feed
+    from devherd.cli.link import Link
+    from devherd.cli.live import LiveView
+    from devherd.run.instance import Instance
+    from devherd.run.supervisor import StartFailed
+
+    instance = Instance(wish, name)
+    try:
+        with app.out.progress("starting supervisord and the plugins"):
+            instance.start()
+        folder = Path(instance.layout.folder)
+        place = Place(read_settings(instance.layout.config), instance.layout.config, folder)
+        link = Link(folder) if wish.simulate_kubelet else None
+        _announce(app, instance)
+        device = instance.node.present()[0] if instance.node is not None and instance.node.present() else ""
+        LiveView(app.out, Feed(place, link), _title(instance), lambda: _alive(instance), device).run()
+    except KeyboardInterrupt:
+        pass
+    except StartFailed as error:
+        raise Fault(f"it did not start: {error}", "With --keep the logs stay where they are.") from None
+    finally:
+        with app.out.progress("stopping"):
+            left = instance.stop()
+        _farewell(app, instance, left)
+    return ERROR if len(left) else OK
+
+
+def _announce(app: App, instance: Instance) -> None:
+    if app.out.as_json:
+        layout = instance.layout
+        ready = {"event": "ready", "pid": os.getpid(), "folder": layout.folder, "config": layout.config}
+        app.out.document(ready, indent=None)
+    else:
+        app.out.note(f"running in {instance.layout.folder}")
+
+
+def _farewell(app: App, instance: Instance, left: Leftovers) -> None:
+    what = [f"process {pid} ({command})" for pid, command in left.processes] + list(left.sockets)
+    if app.out.as_json:
+        app.out.document({"event": "stopped", "leftover": len(left), "leftover_what": what}, indent=None)
+    elif what:
+        app.out.note(f"had to be ended by force: {listing(what)}", "red")
+    else:
+        app.out.note("stopped, nothing left behind", GOOD)
+    if instance.wish.keep:
+        app.out.note(f"kept: {instance.layout.folder}", QUIET)
+
+
+def _title(instance: Instance) -> str:
+    node = instance.node
+    if node is not None:
+        return f"simulated node {node.spec.name!r}" + (f": {node.spec.title}" if node.spec.title else "")
+    return "this node's devices and kubelet"
+
+
+def _alive(instance: Instance) -> None:
+    """Raises Fault when supervisord is gone, unless a reboot is simulated just now."""
+    if instance.supervisor.pid is not None:
+        return
+    with instance.turn():
+        if instance.supervisor.pid is None:
+            raise Fault(f"supervisord has ended:\n{instance.supervisor.last_words()}")
+
+
+def _simulated(node: str, keep: bool) -> Wish:
+    from devherd.config import ConfigError
+    from devherd.run.instance import Wish
+    from devherd.sim.nodespec import load, names
+
+    if "/" not in node and node not in names():
+        raise Fault(f"there is no node {node!r}", f"There are: {', '.join(names())}; or give a file.", code=USAGE)
+    try:
+        spec = load(node)
+    except ConfigError as error:
+        raise Fault(f"{node} cannot be used:\n{error}") from None
+    return Wish(node=spec, keep=keep)
+
+
+def _for_this_node(config: str | None, keep: bool) -> Wish:
+    from devherd.run.instance import Wish
+
+    path = config or NODE_CONFIG
+    settings = read_settings(path) if config or os.path.exists(path) else Settings()
+    _check_this_node(settings)
+    raw: dict[str, Any] = msgspec.to_builtins(settings)
+    raw["paths"] = {key: value for key, value in raw["paths"].items() if key not in PRIVATE}
+    sections = {key: value for key, value in raw.items() if isinstance(value, dict)}
+    return Wish(
+        node=None,
+        simulate_kubelet=False,
+        plugin_configs=_plugin_configs(Path(settings.paths.etc) / "plugins.d"),
+        settings=sections,
+        keep=keep,
+    )
+
+
+def _check_this_node(settings: Settings) -> None:
+    """Refuse what can only fail, with what to do about it."""
+    paths = settings.paths
+    service = Path(paths.run) / "supervisor.sock"
+    if service.exists():
+        hint = "Stop it first (systemctl stop devherd), or ask it: devherd status."
+        raise Fault(f"devherd runs on this node already ({service})", hint, code=IN_USE)
+    folder = Path(paths.device_plugins)
+    nearest = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        hint = "Run it as root, or try it without: devherd run --simulate."
+        raise Fault(f"{nearest}: permission denied; the kubelet's device plugin folder belongs to root", hint)
+
+
+def _plugin_configs(folder: Path) -> dict[str, str]:
+    """The node's own rules: plugin name -> text."""
+    try:
+        return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
+    except (OSError, UnicodeDecodeError) as error:
+        raise Fault(f"{folder} cannot be read: {error}") from None
