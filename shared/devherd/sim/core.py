@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import grpc.aio
 import msgspec
-from msgspec import Struct
 
 from devherd.api.deviceplugin_v1beta1_pb2_grpc import add_RegistrationServicer_to_server
 from devherd.api.podresources_v1_pb2_grpc import add_PodResourcesListerServicer_to_server
@@ -19,23 +18,14 @@ from devherd.sim.allocator import Allocator
 from devherd.sim.devices import DeviceManager
 from devherd.sim.eventlog import EventLog
 from devherd.sim.options import Options
+from devherd.sim.places import OPTIONS, Places
 from devherd.sim.podresources import PodResources
 from devherd.sim.pods import PodStore, write_json
 from devherd.sim.registrar import Registrar
-from devherd.sim.runtime import NodeRoot, Runtime
+from devherd.sim.runtime import Runtime
 from devherd.sim.syncloop import SyncLoop
 
 SOCKET = "kubelet.sock"
-
-
-class Places(Struct, frozen=True):
-    """Folders and sockets of one simulated kubelet."""
-
-    device_plugins: str
-    pod_resources: str
-    state: str
-    control: str
-    node: NodeRoot = NodeRoot()
 
 
 class Kubelet:
@@ -75,7 +65,7 @@ class Kubelet:
     def set_options(self, options: Options) -> None:
         """Use other options, and keep them for later starts."""
         self.options = options
-        write_json(os.path.join(self.places.state, "options.json"), msgspec.to_builtins(options))
+        write_json(os.path.join(self.places.state, OPTIONS), msgspec.to_builtins(options))
 
     # Frozen: whatever arrives waits
 

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from devherd.sim.core import Kubelet, Places
+from devherd.sim.core import Kubelet
 from devherd.sim.operations import Operations
 from devherd.sim.options import Options, changed
-from devherd.sim.runtime import NodeRoot
+from devherd.sim.places import OPTIONS, NodeRoot, Places
 from devherd.sim.sockets import StartError
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -39,7 +39,7 @@ def parse(argv: Sequence[str]) -> tuple[Places, Options]:
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="any option")
     args = parser.parse_args(argv)
     changes: dict[str, Any] = {}
-    path = os.path.join(args.state, "options.json")
+    path = os.path.join(args.state, OPTIONS)
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             changes.update(json.load(file))

@@ -17,10 +17,9 @@ from typing import Any
 import msgspec
 
 from devherd.sim.client import SimClient, SimError
-from devherd.sim.core import Places
 from devherd.sim.options import Options, changed
+from devherd.sim.places import CONTAINERS, OPTIONS, NodeRoot, Places
 from devherd.sim.pods import Pod, PodStore, pod_from, write_json
-from devherd.sim.runtime import NodeRoot, Runtime
 
 
 class SimKubelet:
@@ -52,7 +51,7 @@ class SimKubelet:
         self._started: list[int] = []
         os.makedirs(state, exist_ok=True)
         os.makedirs(os.path.dirname(control), exist_ok=True)
-        self._options = os.path.join(state, "options.json")
+        self._options = os.path.join(state, OPTIONS)
         if options or not os.path.exists(self._options):
             write_json(self._options, msgspec.to_builtins(changed(Options(), dict(options or {}))))
 
@@ -245,7 +244,7 @@ class SimKubelet:
     def lose_containers(self) -> None:
         """What a reboot does to the runtime: every container and sandbox is gone. The kubelet must be down."""
         self._must_be_down()
-        path = os.path.join(self.places.state, Runtime.FILE)
+        path = os.path.join(self.places.state, CONTAINERS)
         if os.path.exists(path):
             os.unlink(path)
 

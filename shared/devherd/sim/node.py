@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from devherd.sim.nodespec import Devices, NodeSpec, fill
-from devherd.sim.runtime import NodeRoot
+from devherd.sim.places import NodeRoot
 
 _STATE = ".node.json"
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")

@@ -14,7 +14,10 @@ Count = Annotated[int, Meta(ge=0)]
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Timing, limits and faults. The defaults are what a real kubelet was seen to do."""
 
-    dir_lead_ms: Annotated[NonNegative, Meta(description="folder appears this long before the socket")] = 0.0
+    dir_lead_ms: Annotated[
+        NonNegative,
+        Meta(description="process start, folder and PodResources come this long before kubelet.sock (real: a second)"),
+    ] = 0.0
     listen_delay_ms: Annotated[NonNegative, Meta(description="between bind and listen: connect is refused")] = 0.0
     admit_gap_ms: Annotated[NonNegative, Meta(description="kubelet.sock listens until the first pod is admitted")] = (
         13.0

@@ -9,9 +9,10 @@ from devherd.sim.allocator import AllocationError, Allocator
 from devherd.sim.devices import Crash, DeviceManager
 from devherd.sim.eventlog import EventLog
 from devherd.sim.options import Options
+from devherd.sim.places import CreateError
 from devherd.sim.plugin import PluginError
 from devherd.sim.pods import Container, Entry, Kind, PodStore, Status
-from devherd.sim.runtime import CreateError, Runtime
+from devherd.sim.runtime import Runtime
 
 
 class ConfigError(Exception):
