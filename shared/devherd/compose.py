@@ -56,7 +56,7 @@ def compose(parts: Sequence[Parts]) -> Composed:
         for name in part.cdi:
             cdi[_cdi_name(name)] = None
     for path in nodes.keys() & mounts.keys():
-        raise ComposeError(f"{path} would be a device node and a mount at once")
+        raise ComposeError(f"{_clip(path)} would be a device node and a mount at once")
     return Composed(
         nodes=tuple(nodes.values()),
         mounts=tuple(mounts.values()),
@@ -107,7 +107,7 @@ def _add_node(nodes: dict[str, Node], node: Node) -> None:
         nodes[node.container_path] = _with_permissions(node, permissions)
         return
     if known.host_path != node.host_path:
-        raise ComposeError(f"{node.container_path} would be both {known.host_path} and {node.host_path}")
+        raise _two(node.container_path, known.host_path, node.host_path)
     both = _permissions("".join(set(known.permissions + permissions)), node.container_path)
     nodes[node.container_path] = _with_permissions(known, both)
 
@@ -120,7 +120,7 @@ def _with_permissions(node: Node, permissions: str) -> Node:
 
 def _permissions(letters: str, path: str) -> str:
     if not letters or len(set(letters)) != len(letters) or set(letters) - set("rwm"):
-        raise ComposeError(f"{path}: permissions {letters!r} are not some of r, w and m")
+        raise ComposeError(f"{_clip(path)}: permissions {_short(letters)} are not some of r, w and m")
     return "".join(letter for letter in "rwm" if letter in letters)
 
 
@@ -134,7 +134,7 @@ def _add_mount(mounts: dict[str, Mount], mount: Mount) -> None:
         mounts[mount.container_path] = mount
         return
     if known.host_path != mount.host_path:
-        raise ComposeError(f"{mount.container_path} would be both {known.host_path} and {mount.host_path}")
+        raise _two(mount.container_path, known.host_path, mount.host_path)
     if known.read_only and not mount.read_only:
         mounts[mount.container_path] = mount
 
@@ -175,5 +175,13 @@ def _cdi_name(name: str) -> str:
     return name
 
 
+def _two(path: str, one: str, other: str) -> ComposeError:
+    return ComposeError(f"{_clip(path)} would be both {_clip(one)} and {_clip(other)}")
+
+
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(_clip(text))
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
