@@ -24,7 +24,7 @@ from devherd.run.supervisor import Supervisor
 from devherd.sim.kubelet_process import SimKubelet
 from devherd.sim.node import Node
 from devherd.sim.nodespec import NodeSpec, load
-from devherd.sim.runtime import NodeRoot
+from devherd.sim.places import NodeRoot
 
 EXAMPLES = Path(__file__).parent / "examples"
 
