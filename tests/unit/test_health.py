@@ -524,8 +524,8 @@ def test_ten_thousand_bad_things_are_judged_quickly() -> None:
     things = [f"sys:/devices/x/{i}" for i in range(10_000)]
     resources = {f"vendor.example/r{i}": frozenset(things[i::60]) for i in range(60)}
     subject = engine()
-    began = time.perf_counter()
+    began = time.thread_time()
     subject.observe([hard(thing) for thing in things], LATER, WALL, seen=frozenset(things))
     assert len(subject.verdicts(LATER, NOBODY, resources)) == 10_000
     subject.next_change(LATER)
-    assert time.perf_counter() - began < 2.0
+    assert time.thread_time() - began < 2.0

@@ -173,9 +173,9 @@ def test_ten_thousand_devices_are_quick_and_in_one_list() -> None:
 
 
 def _seconds(work: object) -> float:
-    began = time.perf_counter()
+    began = time.thread_time()
     work()  # type: ignore[operator]
-    return time.perf_counter() - began
+    return time.thread_time() - began
 
 
 def test_over_four_mebibytes_held_ids_stay_and_the_rest_is_named() -> None:
