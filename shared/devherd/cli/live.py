@@ -123,7 +123,7 @@ class LiveView:
             return [Text(f"kubelet  {picture.away}", style=BAD), plugins], lines + 1
         rows = resource_rows(picture.answers)
         kubelets = [Text(line) for line in kubelet_lines(picture.answers)]
-        block = [*kubelets, plugins, Text(), table(RESOURCE_HEADS, rows, RESOURCE_FIGURES)]
+        block: list[RenderableType] = [*kubelets, plugins, Text(), table(RESOURCE_HEADS, rows, RESOURCE_FIGURES)]
         return block, len(rows) + lines + len(kubelets) + 2
 
     def _pods(self, picture: Picture) -> tuple[list[RenderableType], int]:

@@ -9,7 +9,7 @@ from devherd.cli.exits import ERROR, OK
 from devherd.cli.output import BAD, GOOD, QUIET, Out
 from devherd.cli.own_devices import present, rules
 from devherd.cli.steps import Steps
-from devherd.cli.walk import QUICK, Walk, wish_for
+from devherd.cli.walk import GAP, QUICK, Walk, wish_for
 from devherd.cli.words import count, listing, span
 from devherd.run.instance import Instance
 
@@ -48,7 +48,8 @@ def as_document(walks: list[Walk], seconds: float) -> Json:
         "recovered": all(part["recovered"] for part in parts),
         "leftover": sum(part["leftover"] for part in parts),
         "seconds": round(seconds, 1),
-        "shortened": QUICK,
+        "settings": QUICK,
+        "kubelet_options": GAP,
         "walks": parts,
     }
 
@@ -83,3 +84,5 @@ def _summary(steps: Steps, document: Json) -> None:
     for walk in document["walks"]:
         if walk["error"]:
             steps.line(f"failed on {walk['node']}: {walk['error']}", BAD)
+            for line in walk["log"]:
+                steps.line(f"  {line}", QUIET)

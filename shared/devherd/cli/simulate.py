@@ -13,7 +13,7 @@ from devherd.cli.app import App, common, json_option, make_out
 from devherd.cli.exits import ERROR, OK, TIMEOUT, USAGE, Fault
 from devherd.cli.link import Link
 from devherd.cli.output import BAD, GOOD, QUIET
-from devherd.cli.simview import NODE_FIGURES, NODE_HEADS, POD_HEADS, back, event_line, node_rows, pod_rows, why
+from devherd.cli.simview import NODE_FIGURES, NODE_HEADS, POD_HEADS, back, event_line, node_rows, pod_rows, settled, why
 from devherd.cli.simview import reregistered as reregistered_of
 from devherd.cli.words import count, listing, millis, short
 
@@ -274,8 +274,7 @@ def _settled(link: Link, expected: Sequence[str], running: Sequence[str] = ()) -
     deadline = time.monotonic() + PATIENCE
     while True:
         node = link.node()
-        phases = {pod["name"]: pod["phase"] for pod in link.pods()} if running else {}
-        pending = [name for name in running if phases.get(name) not in ("Running", "Failed", "Succeeded")]
+        pending = running and not all(settled(pod) for pod in link.pods() if pod["name"] in running)
         if (back(node, expected) and not pending) or time.monotonic() > deadline:
             return node
         time.sleep(0.02)

@@ -99,6 +99,17 @@ def reregistered(node: Json) -> dict[str, float | None]:
     return {name: item["allocatable_ms"] for name, item in node.get("resources", {}).items()}
 
 
+def settled(pod: Json) -> bool:
+    """Whether this kubelet has made up its mind: the pod is over, or admitted with all its containers running.
+
+    The phase alone is what an earlier kubelet wrote.
+    """
+    if pod["phase"] in TERMINAL:
+        return True
+    stay = [container for container in pod["containers"] if container["kind"] != "init"]
+    return bool(pod["admitted"]) and all(container["state"] == "running" for container in stay)
+
+
 def back(node: Json, expected: Sequence[str] | Mapping[str, Any]) -> bool:
     """Whether every expected resource has been registered with this kubelet and sent its list."""
     resources = node.get("resources", {})
