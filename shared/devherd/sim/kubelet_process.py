@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -189,8 +190,10 @@ class SimKubelet:
             if not self.alive:
                 return
             self._signal(number)
-            if number is not signal.SIGKILL:
-                self._signal(signal.SIGCONT)
+            if number is not signal.SIGKILL and self.alive:
+                # A frozen one would never see it. It may be gone by now, and its pid is ours until it is reaped.
+                with contextlib.suppress(SimError):
+                    self._signal(signal.SIGCONT)
             self.wait_exit(timeout)
             self.client.close()
 
