@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 
 from devherd.config import load_settings
@@ -24,6 +25,8 @@ def main() -> int:
     parser.add_argument("--config", default="/etc/devherd/devherd.yaml", help="the node's settings")
     options = parser.parse_args()
     adopt_lock()
+    # gRPC's core writes lines of its own about every connection that ends; ours say it better.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     settings = load_settings(options.config).value or Settings()
     refused = refuse_vendor(options.plugin, options.manifest, settings)
     if refused:

@@ -13,7 +13,7 @@ from devherd.claims import Planned, conflicts_by_id
 from devherd.health.engine import HealthEngine
 from devherd.ledger import Ledger
 from devherd.settings import Settings
-from devherd.snapshot import STALE, Remembered, build, expire
+from devherd.snapshot import GONE, STALE, Remembered, build, expire
 from devherd.tenancy import Tenancy
 from devherd.values import Device, Evidence, Inventory, Member, Parts, Preference, Skipped, Snapshot, Verdict
 
@@ -109,7 +109,9 @@ class Model:
                 self._remember(board, board.found.values(), wall)
                 board.found, board.withdrawn = {}, True
         self.inventory = inventory
-        self.health.observe((*self._presence(before), *inventory.evidence), now, wall, seen=self._things())
+        said = {item.thing for item in inventory.evidence if item.kind == GONE}
+        presence = (item for item in self._presence(before) if item.thing not in said)
+        self.health.observe((*presence, *inventory.evidence), now, wall, seen=self._things())
 
     def observe(self, evidence: Iterable[Evidence], now: float, wall: float) -> None:
         """Take what a complete round of checks gathered."""
@@ -234,13 +236,16 @@ class Model:
         return {thing for board in self.boards.values() for thing in board.things}
 
     def _presence(self, before: set[str]) -> list[Evidence]:
-        """Hard evidence from the scan itself: things that went, and things that came back."""
+        """Hard evidence from the scan itself: things that went, and things that came back.
+
+        A vendor that speaks of presence itself knows better (of a unit whose partner is gone, this one is still there).
+        """
         now = self._things()
         went, came = before - now, self._gone & now
         self._gone = (self._gone | went) - came
         return [
-            *(Evidence(thing, "gone", bad=True, reason="the device is gone") for thing in sorted(went)),
-            *(Evidence(thing, "gone", bad=False) for thing in sorted(came)),
+            *(Evidence(thing, GONE, bad=True, reason="the device is gone") for thing in sorted(went)),
+            *(Evidence(thing, GONE, bad=False) for thing in sorted(came)),
         ]
 
     def _held_things(self, held: Mapping[str, frozenset[str]]) -> frozenset[str]:

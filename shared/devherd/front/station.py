@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from devherd.kubelet.endpoint import Endpoint
+from devherd.kubelet.endpoint import Endpoint, sweep
 from devherd.kubelet.identity import Identity
 from devherd.kubelet.layout import Layout
 from devherd.kubelet.link import KubeletLink
@@ -109,7 +109,8 @@ class Stations:
         return self._layout.current
 
     def start(self) -> None:
-        """Begin to look for the kubelet."""
+        """Begin to look for the kubelet, with the dead sockets of earlier lives out of the way."""
+        sweep(self._settings.paths.device_plugins)
         self._watch.start()
 
     def poke(self) -> None:

@@ -1,0 +1,134 @@
+"""Kubelet restarts and reboots in a row: no pod lost, no wrong device, nothing that grows.
+
+The cycle counts are those the project promises. They can be lowered for a quick look (DEVHERD_SOAK_RESTARTS,
+DEVHERD_SOAK_REBOOTS); what was run is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from devherd.run import leftovers
+from devherd.run.instance import Instance, Wish
+from devherd.sim.node import Node
+
+RESTARTS = int(os.environ.get("DEVHERD_SOAK_RESTARTS", "200"))
+REBOOTS = int(os.environ.get("DEVHERD_SOAK_REBOOTS", "50"))
+PODS = {
+    "example.com/accelerator": (2, 8),
+    "example.com/serial": (2, 4),
+    "example.com/kvm": (3, 10),
+}
+MEGABYTE = 1024
+
+
+@dataclass(frozen=True)
+class Usage:
+    """One process: private memory in KiB, descriptors, threads."""
+
+    private: int
+    descriptors: int
+    threads: int
+
+
+@pytest.fixture(params=["subfolder", "top"])
+def instance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    folder = tempfile.mkdtemp(prefix="dh", dir="/tmp")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    with Instance(Wish(settings={"kubelet": {"layout": request.param}}), "s") as running:
+        yield running
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_pods(instance: Instance) -> dict[str, Any]:
+    for resource, (_, total) in PODS.items():
+        instance.kubelet.client.wait_resource(resource, allocatable=total, timeout=20)
+    for number, (resource, (count, _)) in enumerate(PODS.items()):
+        pod = instance.kubelet.client.pod_add(f"pod{number}", {resource: count}, wait=10)
+        assert pod["phase"] == "Running", pod
+    return holdings(instance)
+
+
+def holdings(instance: Instance) -> dict[str, Any]:
+    """Each pod's phase, ids, and for each node it got the physical thing that is really behind it."""
+    found = {}
+    for pod in instance.kubelet.client.pods():
+        container = pod["containers"][0]
+        nodes = {given["host_path"]: given["thing"] for given in (container["record"] or {"nodes": []})["nodes"]}
+        found[pod["name"]] = (pod["phase"], container["devices"], nodes)
+    return found
+
+
+def check(instance: Instance, before: dict[str, Any], what: str) -> None:
+    for resource, (_, total) in PODS.items():
+        instance.kubelet.client.wait_resource(resource, allocatable=total, capacity=total, timeout=20)
+    for name in before:
+        instance.kubelet.client.wait_pod(name, "Running", timeout=10)
+    now = holdings(instance)
+    assert now == before, f"after {what}: {now} instead of {before}"
+    assert instance.node is not None
+    node = Node.open(instance.node.root)
+    for _, _, nodes in now.values():
+        for path, thing in nodes.items():
+            assert thing == node.thing(path), f"after {what}: {path} leads to {node.thing(path)}, not {thing}"
+
+
+def usage(instance: Instance) -> dict[int, Usage]:
+    """Every process of the instance that outlives a kubelet restart."""
+    return {
+        pid: Usage(private(pid), len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")))
+        for pid in leftovers.marked(instance.layout.folder)
+        if pid != instance.kubelet.pid
+    }
+
+
+def our_sockets(instance: Instance) -> list[str]:
+    """Not those that a killed kubelet left in its own folder."""
+    found = leftovers.find(instance.layout.folder).sockets
+    return [path for path in found if not path.startswith(os.path.dirname(instance.layout.pod_resources))]
+
+
+def private(pid: int) -> int:
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("Private_"))
+
+
+def command(pid: int) -> str:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().replace(b"\0", b" ").decode()
+
+
+@pytest.mark.timeout(900)
+def test_restarts_cost_no_pod_and_nothing_grows(instance: Instance) -> None:
+    before = start_pods(instance)
+    half: dict[int, Usage] = {}
+    sockets: list[str] = []
+    for cycle in range(RESTARTS):
+        instance.kubelet.restart(hard=bool(cycle % 2))
+        check(instance, before, f"restart {cycle}")
+        if cycle == RESTARTS // 2 - 1:
+            half, sockets = usage(instance), our_sockets(instance)
+    end = usage(instance)
+    print(f"{RESTARTS} restarts; second half, private KiB per process:")
+    assert set(end) == set(half), "a process was replaced"
+    for pid, now in end.items():
+        print(f"  {half[pid].private:7} -> {now.private:7}  {command(pid)[:150]}")
+        assert now.private - half[pid].private <= MEGABYTE, f"{command(pid)}: {half[pid]} -> {now}"
+        assert now.threads == half[pid].threads, f"{command(pid)}: {half[pid]} -> {now}"
+        assert abs(now.descriptors - half[pid].descriptors) <= 2, f"{command(pid)}: {half[pid]} -> {now}"
+    assert our_sockets(instance) == sockets
+
+
+@pytest.mark.timeout(900)
+def test_reboots_cost_no_pod(instance: Instance) -> None:
+    before = start_pods(instance)
+    for cycle in range(REBOOTS):
+        instance.reboot()
+        check(instance, before, f"reboot {cycle}")
+    print(f"{REBOOTS} reboots, no pod lost")
