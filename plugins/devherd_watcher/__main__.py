@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 from devherd_watcher.app import start
 
 
-def main() -> int:
-    """Entry point."""
-    parser = argparse.ArgumentParser(prog="devherd_watcher", description="supervisord event listener; not for people")
-    parser.add_argument("--config", required=True, metavar="FILE")
-    return start(parser.parse_args().config)
+def main(arguments: list[str]) -> int:
+    """Entry point. No argparse: it would stay in memory for as long as the node runs."""
+    if len(arguments) != 2 or arguments[0] != "--config":
+        print("usage: devherd_watcher --config FILE (a supervisord event listener, not for people)", file=sys.stderr)
+        return 2
+    return start(arguments[1])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -9,19 +9,17 @@ import select
 import signal
 import time
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from devherd import log
-from devherd.config.load import load_settings
-from devherd.config.problems import format_problems
 from devherd.control import PollServer
 from devherd.process import adopt_lock
-from devherd.settings import Settings
 
 from devherd_watcher.fronts import Fronts, Round
 from devherd_watcher.listener import OK, READY, Event, EventStream
 from devherd_watcher.notify import Notifier
 from devherd_watcher.owner import Owner
+from devherd_watcher.settings import LogSettings, Settings, Wrong, read_settings
 from devherd_watcher.socketwatch import SocketWatch
 
 SOCKET = "kubelet.sock"
@@ -43,7 +41,7 @@ class Watcher:
         self._stream = EventStream()
         self._notifier = Notifier()
         self._fronts = Fronts(os.getppid())
-        self._watch = SocketWatch(settings.paths.device_plugins, SOCKET)
+        self._watch = SocketWatch(settings.device_plugins, SOCKET)
         self._owner = Owner(self._watch.path)
         self._control: PollServer | None = None
         self._states: dict[str, str] = {}
@@ -116,8 +114,8 @@ class Watcher:
             "reached": reached,
             "starting": starting,
         }
-        names = [program.name for program in sent.reached]
-        log.event(logger, "info", "fronts signalled", why=why, fronts=names, microseconds=microseconds)
+        names = ",".join(program.name for program in sent.reached)
+        log.event(logger, "info", "fronts signalled", why=why, fronts=names, milliseconds=microseconds / 1000)
 
     def _receive(self) -> None:
         data = os.read(self._stdin, 65536)
@@ -143,7 +141,7 @@ class Watcher:
         if self._relook is not None and now >= self._relook:
             self._relook = None if self._fronts.refresh() else now + RELOOK
         if self._owner.look(now, time.time()) and self._owner.identity is not None:
-            log.event(logger, "info", "the kubelet listens", pid=self._owner.identity.pid)
+            log.event(logger, "info", "the kubelet listens", pid=str(self._owner.identity.pid))
         if now >= self._slow:
             self._slow = now + SLOW
             self._fronts.refresh()
@@ -173,23 +171,22 @@ class Watcher:
             self._running = False
 
     def _reload(self) -> None:
-        loaded = load_settings(self._config)
-        if loaded.value is None:
-            text = format_problems(loaded.problems)
-            log.event(logger, "error", "the new configuration is wrong; the old one stays", problems=text)
+        try:
+            before, self._settings = self._settings, read_settings(self._config)
+        except Wrong as error:
+            log.event(logger, "error", "the new configuration is wrong; the old one stays", problems=str(error))
             return
-        before, self._settings = self._settings, loaded.value
-        log.setup(self._settings.log, "watcher")
-        if before.paths.device_plugins != self._settings.paths.device_plugins:
+        _set_up_log(self._settings.log)
+        if before.device_plugins != self._settings.device_plugins:
             self._watch.close()
-            self._watch = SocketWatch(self._settings.paths.device_plugins, SOCKET)
+            self._watch = SocketWatch(self._settings.device_plugins, SOCKET)
             self._owner = Owner(self._watch.path)
             if self._watch.exists():
                 self._kubelet_came(time.monotonic_ns(), "another folder")
         log.event(logger, "info", "configuration loaded", folder=self._watch.watched)
 
     def _open_control(self) -> None:
-        path = os.path.join(self._settings.paths.run, "watcher.control.sock")
+        path = os.path.join(self._settings.run, "watcher.control.sock")
         try:
             self._control = PollServer(path, self._answer)
         except OSError as error:
@@ -236,15 +233,20 @@ class Watcher:
         self._fronts.close()
 
 
+def _set_up_log(settings: LogSettings) -> None:
+    log.setup(cast(Any, settings), "watcher")
+
+
 def start(config: str) -> int:
     """Read the configuration and watch. Returns the exit status."""
     adopt_lock()
     # A supervisord that reads no more must not stop us: then the log loses lines.
     os.set_blocking(2, False)
-    loaded = load_settings(config)
-    settings = loaded.value
-    log.setup(settings.log if settings else Settings().log, "watcher")
-    if settings is None:
-        log.event(logger, "error", "the configuration is wrong", problems=format_problems(loaded.problems))
+    _set_up_log(LogSettings("info", "text"))
+    try:
+        settings = read_settings(config)
+    except Wrong as error:
+        log.event(logger, "error", "the configuration is wrong", problems=str(error))
         return 1
+    _set_up_log(settings.log)
     return Watcher(config, settings).run()

@@ -7,22 +7,22 @@ supervised is never signalled. Each is held by a pidfd where the kernel has one.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from devherd.process import Handle, children_of, read_command, read_signals
 
 FRONT = "devherd.front"
 
 
-@dataclass
 class Program:
     """One child of supervisord. `front` is None until it has exec'd; `safe` once the signal cannot kill it."""
 
-    handle: Handle
-    name: str = ""
-    front: bool | None = None
-    safe: bool = False
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self.name = ""
+        self.front: bool | None = None
+        self.safe = False
 
     @property
     def pid(self) -> int:
@@ -30,8 +30,7 @@ class Program:
         return self.handle.pid
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """Whom one round of signals reached. `starting` could not have handled it, and looks for itself anyway."""
 
     reached: tuple[Program, ...]

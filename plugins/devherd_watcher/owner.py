@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import socket
+import struct
+from typing import NamedTuple
 
-from devherd.kubelet.identity import Identity, probe_socket
+from devherd.process import read_stat
 
 FIRST = 0.005
 LAST = 0.7
+_CREDENTIALS = struct.Struct("3i")
 
 
-@dataclass
+class Identity(NamedTuple):
+    """One life of a listening process: pid, and start time in clock ticks since boot (0: not to be seen)."""
+
+    pid: int
+    start_time: int
+
+
+def listener(path: str) -> Identity:
+    """Who listens on a socket (unix(7), SO_PEERCRED). Raises OSError when nobody does, or it is too busy."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sock:
+        sock.connect(path)
+        pid, _, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    stat = read_stat(pid)
+    return Identity(pid, stat.start if stat is not None else 0)
+
+
 class Owner:
-    """Looks a few times after the socket appeared (it is bound before it is listened on), pausing ever longer."""
+    """Looks a few times after the socket appeared (it is bound before it is listened on), pausing ever longer.
 
-    path: str
-    identity: Identity | None = None
-    seen_at: float = 0.0
-    next_look: float | None = None
-    _pause: float = FIRST
+    `next_look` is when, in monotonic seconds; None: nothing to do. `seen_at` is in Unix seconds.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.identity: Identity | None = None
+        self.seen_at = 0.0
+        self.next_look: float | None = None
+        self._pause = FIRST
 
     def expect(self, now: float) -> None:
         """The socket appeared: start looking. Times are monotonic seconds."""
@@ -31,7 +53,7 @@ class Owner:
             return False
         before = self.identity
         try:
-            self.identity = probe_socket(self.path)
+            self.identity = listener(self.path)
         except OSError:
             self.identity = None
             self._pause *= 2

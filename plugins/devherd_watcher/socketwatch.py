@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from inotify_simple import INotify, flags
+from devherd.inotify import INotify, flags
 
 _INSIDE = flags.CREATE | flags.MOVED_TO | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR
 _ABOVE = flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR
@@ -34,7 +34,7 @@ class SocketWatch:
 
     def fileno(self) -> int:
         """Descriptor to poll, -1 while there is none. It changes when the watch is renewed."""
-        return -1 if self._inotify is None else int(self._inotify.fileno())
+        return -1 if self._inotify is None else self._inotify.fileno()
 
     def close(self) -> None:
         """Stop watching."""

@@ -15,8 +15,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-import msgspec
-
 if TYPE_CHECKING:
     from devherd.settings import Log
 
@@ -149,6 +147,9 @@ def _shown(value: object) -> str:
 
 def _json(value: object) -> str:
     """JSON of anything; what has no JSON form becomes its text."""
+    # Here, because the watcher logs plain text only and stays three megabytes smaller without it.
+    import msgspec
+
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
     except Exception:

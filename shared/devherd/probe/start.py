@@ -7,8 +7,8 @@ import socket
 
 import msgspec
 
-from devherd import log
 from devherd.host import Host
+from devherd.log import event, setup
 from devherd.probe import wire
 from devherd.probe.frames import Ended, FrontLink
 from devherd.probe.loop import serve
@@ -46,7 +46,7 @@ def run(sock: socket.socket, plugin: str, reference: str) -> int:
         if not isinstance(configure, wire.Configure):
             link.send(wire.Failed(configure.number, f"not configured yet, got {type(configure).__name__}"))
             return 1
-        log.setup(configure.settings.log, f"{plugin}.probe")
+        setup(configure.settings.log, f"{plugin}.probe")
         try:
             vendor = loading.make(configure)
         except (Exception, SystemExit) as error:
@@ -56,6 +56,6 @@ def run(sock: socket.socket, plugin: str, reference: str) -> int:
     except Ended:
         pass
     except msgspec.DecodeError as error:
-        log.event(logger, logging.ERROR, "the front sent something unreadable; giving up", error=str(error))
+        event(logger, logging.ERROR, "the front sent something unreadable; giving up", error=str(error))
         return 1
     return 0
