@@ -51,7 +51,7 @@ def rules(found: list[Candidate]) -> str:
     lines = [f"domain: {DOMAIN}", "devices:"]
     for item in found:
         lines += [
-            f"  - name: {item.name}",
+            f'  - name: "{item.name}"',
             "    groups:",
             f"      - count: {item.count}",
             "        paths:",
