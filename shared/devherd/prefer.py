@@ -1,7 +1,7 @@
 """Preferred allocation: which of the free devices fit together best. Advice to the kubelet, never an error.
 
 The kubelet waits for the answer on its only sync loop, so the work is bounded whatever the input: exact for
-few combinations, greedy with exchanges for more, grouping only for very many.
+few combinations, greedy from several starts for more, grouping only for very many.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ _EXACT_WORK = 20_000
 _GREEDY_WORK = 60_000
 _LARGEST_MATRIX = 256
 _SEEDS = 8
-_EXCHANGES = 16
 
 
 def choose(
@@ -129,16 +128,15 @@ def _greedy(base: Sequence[int], gain: Sequence[Sequence[int]], missing: int) ->
     best: list[int] = []
     best_score = 0
     for seed in sorted(everyone, key=lambda i: (-promise[i], i))[:seeds]:
-        pick, worth = _grow(seed, base, gain, missing)
-        _exchange(pick, worth, gain)
+        pick = _grow(seed, base, gain, missing)
         score = _score(pick, base, gain)
         if not best or score > best_score:
             best, best_score = pick, score
     return best
 
 
-def _grow(seed: int, base: Sequence[int], gain: Sequence[Sequence[int]], missing: int) -> tuple[list[int], list[int]]:
-    """From one id, add the best one again and again. Also returns what each id is worth to the result."""
+def _grow(seed: int, base: Sequence[int], gain: Sequence[Sequence[int]], missing: int) -> list[int]:
+    """From one id, add the best one again and again."""
     pick = [seed]
     worth = [a + b for a, b in zip(base, gain[seed], strict=True)]
     rest = set(range(len(base))) - {seed}
@@ -147,21 +145,4 @@ def _grow(seed: int, base: Sequence[int], gain: Sequence[Sequence[int]], missing
         rest.discard(best)
         pick.append(best)
         worth = [a + b for a, b in zip(worth, gain[best], strict=True)]
-    return pick, worth
-
-
-def _exchange(pick: list[int], worth: list[int], gain: Sequence[Sequence[int]]) -> None:
-    """Swap the worst chosen id for the best other one while that helps."""
-    inside = set(pick)
-    for _ in range(_EXCHANGES):
-        out = min(inside, key=lambda i: (worth[i], i))
-        better = [(worth[i] - gain[i][out] - worth[out], -i) for i in range(len(worth)) if i not in inside]
-        step, negative = max(better, default=(0, 0))
-        if step <= 0:
-            break
-        into = -negative
-        inside.remove(out)
-        inside.add(into)
-        for i in range(len(worth)):
-            worth[i] += gain[i][into] - gain[i][out]
-    pick[:] = sorted(inside)
+    return pick

@@ -129,8 +129,9 @@ def test_misses_before_the_change_was_noticed_do_not_count() -> None:
     tenancy.listed(NOTHING, 100)
     tenancy.listed(NOTHING, 105)
     tenancy.kubelet_changed(106)
-    assert polls(tenancy, 110, 270) == []
-    assert tenancy.held(RES) == {"a"}
+    assert polls(tenancy, 110, 280) == []
+    assert polls(tenancy, 290, 295) == [], "two misses of the new kubelet"
+    assert polls(tenancy, 300, 300) == ["a"]
 
 
 def test_settling_ends_early_when_everyone_is_back() -> None:
