@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -346,6 +347,25 @@ def test_a_node_the_runtime_cannot_make_keeps_the_container_waiting(bench: Bench
     assert waiting["reason"] == "CreateContainerError"
     assert path in waiting["error"]
     assert bench.phase("p")[0] == "Pending"
+
+
+def test_cdi_names_are_resolved_by_runtimes_that_know_cdi(bench: Bench) -> None:
+    stub = bench.plugin(count=3)
+    stub.answer = pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name="example.com/dev=a0")])
+    bench.client.pod_add("old-runtime", {RES: 1}, wait=5)
+    folder = os.path.join(bench.folder, "cdi")
+    bench.client.set(cdi_dirs=[folder])
+    bench.client.pod_add("p", {RES: 1})
+    waiting = bench.client.wait(event="container-waiting", pod="p")
+    assert waiting["reason"] == "CreateContainerError"
+    assert waiting["error"] == "CDI device injection failed: unresolvable CDI devices example.com/dev=a0"
+    os.makedirs(folder)
+    edits = {"env": ["FROM=cdi"], "deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/null"}]}
+    with open(os.path.join(folder, "x.json"), "w") as file:
+        json.dump({"kind": "example.com/dev", "devices": [{"name": "a0", "containerEdits": edits}]}, file)
+    record = bench.client.wait_pod("p")["containers"][0]["record"]
+    assert record["env"]["FROM"] == "cdi"
+    assert [(n["host_path"], n["container_path"]) for n in record["nodes"]] == [("/dev/null", "/dev/x")]
 
 
 def test_removed_pods_free_their_devices(bench: Bench) -> None:

@@ -24,6 +24,7 @@ from devherd.sim.pods import PodStore, write_json
 from devherd.sim.registrar import Registrar
 from devherd.sim.runtime import Runtime
 from devherd.sim.syncloop import SyncLoop
+from devherd.sim.tasks import spawn
 
 SOCKET = "kubelet.sock"
 
@@ -100,7 +101,7 @@ class Kubelet:
         """The real start sequence. Raises sockets.StartError where the real one exits."""
         folder = self.places.device_plugins
         os.makedirs(folder, mode=0o755, exist_ok=True)
-        self._tasks.append(asyncio.create_task(self.loop.run(self._bound)))
+        self._tasks.append(spawn(self.loop.run(self._bound)))
         await self._serve_pod_resources()
         await asyncio.sleep(self.options.dir_lead_ms / 1000)
         self.devices.load()
@@ -110,7 +111,7 @@ class Kubelet:
         self.bound_at = time.monotonic()
         self.log("listening", pid=os.getpid())
         self._bound.set()
-        self._tasks.append(asyncio.create_task(self._status()))
+        self._tasks.append(spawn(self._status()))
 
     async def _serve_pod_resources(self) -> None:
         server = grpc.aio.server()

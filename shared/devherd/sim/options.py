@@ -52,6 +52,9 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     crash_on_vanish: Annotated[
         bool, Meta(description="panic, as the real one may, when an id in use has left the list")
     ] = True
+    cdi_dirs: Annotated[
+        tuple[str, ...], Meta(description="CDI folders of the runtime; none: CDI names are ignored, as by old ones")
+    ] = ()
     skip_streams: Annotated[Count, Meta(description="that many next registrations get OK but no ListAndWatch")] = 0
     seed: Annotated[int, Meta(description="of every random order; 0: another one each start")] = 0
 

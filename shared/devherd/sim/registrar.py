@@ -17,6 +17,7 @@ from devherd.sim.eventlog import EventLog
 from devherd.sim.names import endpoint_path, extended_resource
 from devherd.sim.options import Options
 from devherd.sim.plugin import PluginClient, PluginError
+from devherd.sim.tasks import spawn
 
 VERSIONS = ["v1beta1"]
 
@@ -92,7 +93,7 @@ class Registrar(rpc.RegistrationServicer):
         if self._take_skip():
             self._log("stream-skipped", resource=name)
             return
-        run = asyncio.create_task(self._run(name, client))
+        run = spawn(self._run(name, client))
         self._runs.add(run)
         run.add_done_callback(self._runs.discard)
 

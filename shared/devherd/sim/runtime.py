@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from devherd.api import deviceplugin_v1beta1_pb2 as pb
+from devherd.sim import cdi
 from devherd.sim.places import CONTAINERS, CreateError, NodeRoot
 from devherd.sim.pods import write_json
 
@@ -63,9 +64,9 @@ def merge(answers: Mapping[str, pb.ContainerAllocateResponse]) -> Record:
                         "read_only": mount.read_only,
                     }
                 )
-        for cdi in answer.cdi_devices:
-            if cdi.name not in record.cdi:
-                record.cdi.append(cdi.name)
+        for named in answer.cdi_devices:
+            if named.name not in record.cdi:
+                record.cdi.append(named.name)
     return record
 
 
@@ -76,6 +77,25 @@ def _put(record: Record, into: dict[str, str], key: str, value: str, what: str) 
     if into[key] != value:
         record.conflicts.append(f"{what}: {key} is {into[key]!r} already, {value!r} ignored")
     return False
+
+
+def _inject(record: Record, edits: Sequence[cdi.Edits]) -> None:
+    """Add what CDI says to what the plugin said."""
+    for edit in edits:
+        for item in edit.get("env") or ():
+            key, _, value = str(item).partition("=")
+            record.env[key] = value
+        for node in edit.get("deviceNodes") or ():
+            path = str(node["path"])
+            if path not in {n["container_path"] for n in record.nodes}:
+                host = str(node.get("hostPath") or path)
+                access = str(node.get("permissions") or "rwm")
+                record.nodes.append({"host_path": host, "container_path": path, "permissions": access})
+        for mount in edit.get("mounts") or ():
+            read_only = "ro" in (mount.get("options") or ())
+            record.mounts.append(
+                {"host_path": mount["hostPath"], "container_path": mount["containerPath"], "read_only": read_only}
+            )
 
 
 class Runtime:
@@ -115,9 +135,14 @@ class Runtime:
         name: str,
         answers: Mapping[str, pb.ContainerAllocateResponse],
         ids: Mapping[str, list[str]],
+        cdi_folders: Sequence[str] = (),
     ) -> Record:
         """Create and start a container with these answers, merged in the given order. Raises CreateError."""
         record = merge(answers)
+        try:
+            _inject(record, cdi.edits(cdi_folders, record.cdi))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CreateError(f"CDI device injection failed: malformed specification: {error!r}") from error
         for node in record.nodes:
             if not node["permissions"] or set(node["permissions"]) - set("rwm"):
                 raise CreateError(f"invalid device permissions {node['permissions']!r} for {node['host_path']}")

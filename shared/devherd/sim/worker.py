@@ -13,6 +13,7 @@ from devherd.sim.places import CreateError
 from devherd.sim.plugin import PluginError
 from devherd.sim.pods import Container, Entry, Kind, PodStore, Status
 from devherd.sim.runtime import Runtime
+from devherd.sim.tasks import spawn
 
 
 class ConfigError(Exception):
@@ -48,7 +49,7 @@ class PodWorker:
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self._run())
+        self._task = spawn(self._run())
 
     def stop(self) -> None:
         """End the worker; containers are the runtime's."""
@@ -108,6 +109,7 @@ class PodWorker:
                 name,
                 {resource: of.answer for resource, of in self._allocator.any_order(held)},
                 {resource: sorted(of.ids) for resource, of in held.items()},
+                self._options().cdi_dirs,
             )
         except ConfigError as error:
             return self._failed(name, "CreateContainerConfigError", str(error))
