@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 import re
+import resource
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -84,7 +85,15 @@ def _command(value: str, layout: Layout) -> str:
             words.pop(0)
             continue
         kept.append(word)
+        if word == "--nofile" and words:
+            kept.append(_allowed(words.pop(0)))
     return " ".join(_quoted(word, layout) for word in kept)
+
+
+def _allowed(wanted: str) -> str:
+    """As many open files as this user may have; more would only be complained about at each start."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if hard == resource.RLIM_INFINITY else str(min(int(wanted), hard))
 
 
 def _quoted(word: str, layout: Layout) -> str:
