@@ -21,18 +21,19 @@ from devherd.cli.status import (
     plugin_rows,
     resource_rows,
 )
-from devherd.cli.words import clock
+from devherd.cli.words import clock, program
 
 PERIOD = 0.5
 """Seconds between two pictures; longer where one takes long to gather (a node with thousands of devices)."""
 MOST_PROBLEMS = 6
+MOST_PODS = 8
 HINTS = """\
 Try in a second terminal:
-  devherd status
-  devherd simulate pod add train --request {resource}=1
-  devherd simulate kubelet restart
-  devherd simulate reboot
-  devherd simulate break {device}
+  {program} status
+  {program} simulate pod add train --request {resource}=1
+  {program} simulate kubelet restart
+  {program} simulate reboot
+  {program} simulate break {device}
 """
 
 
@@ -107,10 +108,9 @@ class LiveView:
 
     def _moment(self, moment: Moment) -> Text | None:
         line = event_line(moment.event)
-        if line is not None:
-            line = Text(f"{clock(moment.wall)}  ", style=QUIET).append_text(line)
-            line.no_wrap, line.overflow = True, "ellipsis"
-        return line
+        if line is None:
+            return None
+        return Text.assemble((f"{clock(moment.wall)}  ", QUIET), line, no_wrap=True, overflow="ellipsis")
 
     def _node(self, picture: Picture) -> tuple[list[RenderableType], int]:
         plugins = table(PLUGIN_HEADS, plugin_rows(picture.answers), PLUGIN_FIGURES)
@@ -129,9 +129,8 @@ class LiveView:
     def _pods(self, picture: Picture) -> tuple[list[RenderableType], int]:
         if not picture.pods:
             return [], 0
-        rows = pod_rows(picture.pods)
-        lines = sum(max(1, str(row[2]).count("\n") + 1) for row in rows) + 1
-        return [table(POD_HEADS, rows)], lines
+        rows = [[_one_line(cell) for cell in row] for row in pod_rows(picture.pods[-MOST_PODS:])]
+        return [table(POD_HEADS, rows, one_line=True)], len(rows) + 1
 
     def _problems(self, picture: Picture) -> tuple[list[RenderableType], int]:
         lines: list[RenderableType] = []
@@ -145,5 +144,10 @@ class LiveView:
         if picture.node is None or not picture.node["resources"]:
             return []
         resource = next(iter(picture.node["resources"])).rpartition("/")[2]
-        lines = HINTS.format(resource=resource, device=self._device or "/dev/...").rstrip().splitlines()
+        text = HINTS.format(program=program(), resource=resource, device=self._device)
+        lines = text.rstrip().splitlines()
         return [Text(line, style=QUIET) for line in lines if self._device or "break" not in line]
+
+
+def _one_line(cell: str | Text) -> str | Text:
+    return cell if isinstance(cell, Text) else cell.replace("\n", "; ")

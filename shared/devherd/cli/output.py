@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -87,13 +87,19 @@ class Out:
             yield
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Iterable[str] = ()) -> Table:
-    """The one table style of devherd."""
-    figures = frozenset(right)
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Iterable[str] = (), one_line: bool = False
+) -> Table:
+    """The one table style of devherd. `one_line`: cut what does not fit instead of folding it."""
+    figures, listed = frozenset(right), list(rows)
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads:
-        made.add_column(head, justify="right" if head in figures else "left", overflow="fold")
-    for row in rows:
+    for index, head in enumerate(heads):
+        justify: Literal["left", "right"] = "right" if head in figures else "left"
+        made.add_column(head, justify=justify, overflow="ellipsis" if one_line else "fold", no_wrap=one_line)
+        if one_line and index < len(heads) - 1:
+            # What does not fit is cut from the last column, which holds the longest words.
+            made.columns[-1].min_width = min(48, max(len(head), *(len(_bare(row[index])) for row in listed)))
+    for row in listed:
         made.add_row(*[cell if isinstance(cell, Text) else Text(cell) for cell in row])
     return made
 

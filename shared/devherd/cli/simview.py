@@ -11,14 +11,14 @@ from devherd.cli.output import BAD, GOOD, QUIET, WARN
 from devherd.cli.words import listing, millis, short
 
 Json = dict[str, Any]
-NODE_HEADS = ("RESOURCE", "CAPACITY", "ALLOCATABLE", "IN USE", "KUBELET KNOWS", "AFTER", "TIMES")
-NODE_FIGURES = ("CAPACITY", "ALLOCATABLE", "IN USE", "AFTER", "TIMES")
+NODE_HEADS = ("RESOURCE", "CAPACITY", "ALLOCATABLE", "IN USE", "REGISTERED", "ALLOCATABLE AFTER", "REGISTRATIONS")
+NODE_FIGURES = ("CAPACITY", "ALLOCATABLE", "IN USE", "ALLOCATABLE AFTER", "REGISTRATIONS")
 POD_HEADS = ("POD", "STATE", "DEVICES", "A CONTAINER HAS", "WHY")
 TERMINAL = ("Failed", "Succeeded")
 
 
 def node_rows(node: Json) -> list[list[str | Text]]:
-    """A row for each resource. `AFTER` is the time from the kubelet's socket to an allocatable resource."""
+    """A row for each resource; `ALLOCATABLE AFTER` counts from the appearance of the kubelet's socket."""
     rows: list[list[str | Text]] = []
     for name, item in node.get("resources", {}).items():
         short_of = item["allocatable"] < item["capacity"]

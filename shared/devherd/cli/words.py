@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from collections.abc import Iterable
 
@@ -57,6 +60,14 @@ def listing(items: Iterable[str], most: int = 4) -> str:
     if len(found) <= most:
         return ", ".join(found)
     return ", ".join(found[:most]) + f" and {len(found) - most:,} more"
+
+
+def program() -> str:
+    """How this program was called, for hints that can be copied into a terminal in the same folder."""
+    called = sys.argv[0]
+    if os.path.basename(called) != "devherd" or shutil.which("devherd") == os.path.abspath(called):
+        return "devherd"
+    return min(os.path.relpath(called), called, key=len)
 
 
 def short(identity: str, most: int = 16) -> str:
