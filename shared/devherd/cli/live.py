@@ -11,7 +11,7 @@ from rich.text import Text
 
 from devherd.cli.feed import Feed, Moment, Picture
 from devherd.cli.output import BAD, GOOD, QUIET, WARN, Out, table
-from devherd.cli.simview import NODE_FIGURES, NODE_HEADS, POD_HEADS, event_line, node_rows, pod_rows
+from devherd.cli.simview import NODE_FIGURES, NODE_HEADS, event_line, node_rows, pod_lines
 from devherd.cli.status import (
     PLUGIN_FIGURES,
     PLUGIN_HEADS,
@@ -129,8 +129,8 @@ class LiveView:
     def _pods(self, picture: Picture) -> tuple[list[RenderableType], int]:
         if not picture.pods:
             return [], 0
-        rows = [[_one_line(cell) for cell in row] for row in pod_rows(picture.pods[-MOST_PODS:])]
-        return [table(POD_HEADS, rows, one_line=True)], len(rows) + 1
+        rows = pod_lines(picture.pods[-MOST_PODS:])
+        return [table(("POD", "STATE", "HAS, OR WHY NOT"), rows, one_line=True)], len(rows) + 1
 
     def _problems(self, picture: Picture) -> tuple[list[RenderableType], int]:
         lines: list[RenderableType] = []
@@ -147,7 +147,3 @@ class LiveView:
         text = HINTS.format(program=program(), resource=resource, device=self._device)
         lines = text.rstrip().splitlines()
         return [Text(line, style=QUIET) for line in lines if self._device or "break" not in line]
-
-
-def _one_line(cell: str | Text) -> str | Text:
-    return cell if isinstance(cell, Text) else cell.replace("\n", "; ")

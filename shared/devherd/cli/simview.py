@@ -52,6 +52,16 @@ def _pod_row(pod: Json) -> list[str | Text]:
     return [name, Text(state, style=style), "\n".join(devices), listing(nodes, 3), why(pod)]
 
 
+def pod_lines(pods: Sequence[Json]) -> list[list[str | Text]]:
+    """A short row for each pod: name, state, and what it has or why it does not run."""
+    rows = []
+    for pod, row in zip(pods, pod_rows(pods), strict=True):
+        counts = [f"{len(ids)} {res}" for c in pod["containers"] for res, ids in c["devices"].items()]
+        has = f"{listing(counts, 3)}   {row[3]}" if counts else ""
+        rows.append([row[0], row[1], why(pod) or has])
+    return rows
+
+
 def why(pod: Json) -> str:
     """Why a pod does not run: the admission error, or what a container waits for."""
     if pod["message"]:
