@@ -91,16 +91,17 @@ def table(
     heads: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Iterable[str] = (), one_line: bool = False
 ) -> Table:
     """The one table style of devherd. `one_line`: cut what does not fit instead of folding it."""
-    figures, listed = frozenset(right), list(rows)
+    figures = frozenset(right)
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, head in enumerate(heads):
         justify: Literal["left", "right"] = "right" if head in figures else "left"
-        made.add_column(head, justify=justify, overflow="ellipsis" if one_line else "fold", no_wrap=one_line)
-        if one_line and index < len(heads) - 1:
-            # What does not fit is cut from the last column, which holds the longest words.
-            made.columns[-1].min_width = min(48, max(len(head), *(len(_bare(row[index])) for row in listed)))
-    for row in listed:
-        made.add_row(*[cell if isinstance(cell, Text) else Text(cell) for cell in row])
+        # Cut from the last column, which holds the longest words.
+        made.add_column(head, justify=justify, overflow="fold", no_wrap=one_line and index < len(heads) - 1)
+    for row in rows:
+        cells = [cell if isinstance(cell, Text) else Text(cell) for cell in row]
+        if one_line:
+            cells[-1].no_wrap, cells[-1].overflow = True, "ellipsis"
+        made.add_row(*cells)
     return made
 
 
