@@ -71,6 +71,9 @@ def _foreground(app: App, wish: Wish, name: str) -> int:
     try:
         with app.out.progress("starting supervisord and the plugins"):
             instance.start()
+    except StartFailed as error:
+        raise Fault(f"it did not start: {error}", "With --keep the logs stay where they are.") from None
+    try:
         folder = Path(instance.layout.folder)
         place = Place(read_settings(instance.layout.config), instance.layout.config, folder)
         link = Link(folder) if wish.simulate_kubelet else None
@@ -79,8 +82,6 @@ def _foreground(app: App, wish: Wish, name: str) -> int:
         LiveView(app.out, Feed(place, link), _title(instance), lambda: _alive(instance), device).run()
     except KeyboardInterrupt:
         pass
-    except StartFailed as error:
-        raise Fault(f"it did not start: {error}", "With --keep the logs stay where they are.") from None
     finally:
         with app.out.progress("stopping"):
             left = instance.stop()
