@@ -42,7 +42,7 @@ docs: $(STAMP) ## generate docs/configuration.md from the settings
 	@$(BIN)/python -m devherd.config.docs
 
 bench: $(STAMP) ## measure the budgets on this machine
-	@$(BIN)/python -m tests.bench $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
 e2e: $(STAMP) ## tests on a real kubelet (root)
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)

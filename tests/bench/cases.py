@@ -1,0 +1,23 @@
+"""All cases, in the order of the table. Memory is first: later ones load gRPC into this process too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench import allocate, fault, idle, memory, prefer, register, size, upgrade
+from bench.figure import Figure
+
+Case = Callable[[], Sequence[Figure]]
+
+CASES: dict[str, Case] = {
+    "memory": memory.measure,
+    "idle": idle.measure,
+    "start": register.measure_start,
+    "restart": register.measure_restart,
+    "upgrade": upgrade.measure,
+    "fault": fault.measure,
+    "resources": size.measure_resources,
+    "devices": size.measure_devices,
+    "allocate": allocate.measure,
+    "prefer": prefer.measure,
+}

@@ -1,0 +1,40 @@
+"""CPU time of processes that have nothing to do."""
+
+from __future__ import annotations
+
+import time
+
+from support.frontnode import RESOURCE
+
+from bench import processes
+from bench.figure import Figure
+from bench.memory import suite
+from bench.register import supervised
+
+SECONDS = 65.0
+"""Long enough for two of everything that happens twice a minute."""
+
+
+def measure() -> list[Figure]:
+    """A registered node with a running pod, left alone."""
+    with supervised() as instance:
+        instance.kubelet.client.pod_add("p", {RESOURCE: 2}, wait=10)
+        # Verification, checkpoint and PodResources looks after the start and the allocation.
+        time.sleep(10.0)
+        pids = suite(instance)
+        used = processes.steadily(pids.values(), SECONDS)
+    figures = []
+    for role, pid in pids.items():
+        percent = round(used[pid] * 100, 3)
+        figures.append(
+            Figure(
+                f"idle.{role}",
+                f"idle CPU, {role}",
+                f"{percent:.3f} % of a core",
+                {"percent": percent},
+                f"run time of its threads over {SECONDS:g} s, registered, one pod running, default intervals",
+                "≤ 0.1 %",
+                percent <= 0.1,
+            )
+        )
+    return figures
