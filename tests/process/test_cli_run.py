@@ -101,6 +101,7 @@ def test_a_simulation_can_be_driven_from_another_terminal(base: Path) -> None:
         assert code == 3
         assert any("1 device unhealthy" in item["text"] for item in verdict["findings"])
         assert devherd(base, "explain", "/dev/accel/accel0")[1]["found"]
+        assert "gone" in devherd(base, "explain", "/dev/ttyACM1")[1]["found"][0]["text"]
 
         assert devherd(base, "simulate", "kubelet", "stop")[0] == 0
         code, error = devherd(base, "simulate", "node")

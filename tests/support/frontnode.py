@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-
 from devherd.control import ControlError, ask
 from devherd.sim.kubelet_process import SimKubelet
 from devherd.sim.node import Node

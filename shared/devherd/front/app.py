@@ -16,7 +16,6 @@ from devherd.control import ControlServer
 from devherd.front import report
 from devherd.front.handler import Handler
 from devherd.front.model import Board, Model
-from devherd.patience import woken
 from devherd.front.probelink import ProbeError, ProbeLink
 from devherd.front.reload import Configuration, ConfigurationFile
 from devherd.front.saved import Memory, Saved
@@ -25,6 +24,7 @@ from devherd.front.tenants import Tenants
 from devherd.front.writer import WriteBehind
 from devherd.kubelet.identity import Identity
 from devherd.log import event
+from devherd.patience import woken
 from devherd.process import read_stat
 from devherd.vendor import Manifest
 
@@ -73,6 +73,7 @@ class Front:
         self._claims = ClaimRegistry(configuration.settings.paths.run)
         self._hint = asyncio.Event()
         self._recheck = asyncio.Event()
+        self._check_soon = asyncio.Event()
         self._stopping = asyncio.Event()
         self._scanning: asyncio.Task[bool]
         stat = read_stat("self")
@@ -200,7 +201,8 @@ class Front:
 
     async def _check_loop(self) -> None:
         while True:
-            await asyncio.sleep(self.configuration.settings.probe.check_interval)
+            await woken(self._check_soon, self.configuration.settings.probe.check_interval)
+            self._check_soon.clear()
             if "checks" not in self.probe.capabilities:
                 continue
             try:
@@ -214,12 +216,16 @@ class Front:
     async def _health_loop(self) -> None:
         """Wake when time alone changes a verdict or ends a grace."""
         while True:
-            due = self.model.next_change(time.monotonic(), time.time())
-            pause = 3600.0 if due is None else max(0.01, due - time.monotonic())
-            await woken(self._recheck, pause)
+            now = time.monotonic()
+            due = self.model.next_change(now, time.time())
+            await woken(self._recheck, 3600.0 if due is None else max(0.01, due - now))
             self._recheck.clear()
-            if due is not None and time.monotonic() >= due:
-                await self._publish()
+            now = time.monotonic()
+            if due is None or now < due:
+                continue
+            if self.model.health.wants_evidence(now):
+                self._check_soon.set()
+            await self._publish()
 
     async def _claim(self) -> None:
         """Tell the node's registry what is ours now, and learn what somebody else owns."""
@@ -238,13 +244,17 @@ class Front:
 
     # -- publishing
 
-    async def _publish(self) -> None:
-        """Make snapshots, have each resource served, and end those that have drained."""
+    def _update(self) -> None:
+        """Make snapshots and have each resource served."""
         changed = self.model.rebuild(time.monotonic(), time.time())
         for board in changed:
             self._serve(board)
         if changed:
             self.saved.keep_health(self.writer, self.model)
+
+    async def _publish(self) -> None:
+        """Bring every list up to date, and end the resources that have drained."""
+        self._update()
         for name in self.model.finished():
             if await self.stations.close_drained(name):
                 self.model.drop(name)
@@ -279,6 +289,9 @@ class Front:
 
     def _kubelet_changed(self, identity: Identity) -> None:
         self.model.kubelet_changed(f"{identity.pid}:{identity.start_time}", time.monotonic())
+        if self.model.verdicts:
+            # Before Register: a new kubelet would refuse a pod for a soft fault of the device that it holds.
+            self._update()
         self.tenants.soon()
 
     async def _tenancy_changed(self) -> None:

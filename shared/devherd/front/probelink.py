@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from devherd.patience import within
 from devherd.front.spawn import Spawned, spawn_probe
 from devherd.log import event
+from devherd.patience import within
 from devherd.probe import wire
 from devherd.settings import Probe as ProbeSettings
 from devherd.settings import Settings

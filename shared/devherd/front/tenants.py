@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from devherd.front.model import Model
-from devherd.patience import woken
 from devherd.kubelet.checkpoint import read_checkpoint
 from devherd.kubelet.podresources import PodResources, PodResourcesError
 from devherd.log import event
+from devherd.patience import woken
 from devherd.settings import Settings
 
 logger = logging.getLogger(__name__)

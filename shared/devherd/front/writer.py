@@ -16,6 +16,10 @@ from devherd.log import event
 logger = logging.getLogger(__name__)
 
 
+RETRY = 30.0
+"""Seconds until what could not be written is tried again."""
+
+
 class Saves(Protocol):
     """A state file."""
 
@@ -35,6 +39,7 @@ class WriteBehind:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="state")
         self._pending: dict[str, tuple[Saves, Callable[[], Any]]] = {}
         self._running: asyncio.Task[None] | None = None
+        self._closed = False
         self.problems: dict[str, str] = {}
 
     def put(self, name: str, file: Saves, value: Callable[[], Any]) -> None:
@@ -50,6 +55,7 @@ class WriteBehind:
 
     def close(self) -> None:
         """Forget what is pending. A thread stuck in the disk is left behind."""
+        self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _drain(self) -> None:
@@ -64,3 +70,8 @@ class WriteBehind:
                 if name not in self.problems:
                     event(logger, "error", "cannot save state", what=name, error=str(problem))
                 self.problems[name] = f"cannot save {name}: {problem}"
+                loop.call_later(RETRY, self._again, name, file, value)
+
+    def _again(self, name: str, file: Saves, value: Callable[[], Any]) -> None:
+        if name not in self._pending and not self._closed:
+            self.put(name, file, value)
