@@ -222,7 +222,7 @@ def test_a_second_one_follows_as_soon_as_the_first_is_gone(scene: Scene) -> None
     first = scene.start(*scene.command("idle"))
     scene.heard(first)
     second = scene.start(*scene.command("idle"))
-    until(lambda: (masks := read_signals(second.pid)) is not None and masks.blocked >> 14 & 1)
+    until(lambda: (masks := read_signals(second.pid)) is not None and masks.blocked >> 9 & 1)
     first.terminate()
     first.wait()
     assert scene.heard(second)["pid"] == second.pid
@@ -232,7 +232,7 @@ def test_a_stop_while_waiting_for_the_lock_is_obeyed_at_once(scene: Scene) -> No
     first = scene.start(*scene.command("idle"))
     scene.heard(first)
     second = scene.start(*scene.command("idle"))
-    until(lambda: (masks := read_signals(second.pid)) is not None and masks.blocked >> 14 & 1)
+    until(lambda: (masks := read_signals(second.pid)) is not None and masks.blocked >> 9 & 1)
     second.terminate()
     started = time.monotonic()
     assert second.wait(10) == 128 + signal.SIGTERM
