@@ -124,6 +124,10 @@ class Site:
         self.until(lambda: len(self.events(what="SIGUSR1")) == count)
         return self.events(what="SIGUSR1")
 
+    def signalled_at_least(self, count: int) -> None:
+        """As many lines as signals, without reading them all each time."""
+        self.until(lambda: Path(self.log).read_bytes().count(b"SIGUSR1") >= count)
+
     def watcher(self) -> dict[str, Any]:
         return ask(self.layout.at("run", "watcher.control.sock"), {"op": "status"})
 
@@ -264,6 +268,23 @@ def test_the_watcher_that_was_restarted_knows_everybody_and_signals_once(site: C
     # What came while nobody watched is unknown, so the fronts are told to look.
     here.signalled(4)
     assert here.watcher()["pid"] != old
+
+
+def test_a_supervisord_that_hangs_changes_nothing(site: Callable[..., Site]) -> None:
+    here = site(one="plain")
+    here.supervisor.start()
+    here.ready("one")
+    supervisor = here.supervisor.pid
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        # More than a pipe holds: a log that nobody reads must not stop the watcher either.
+        for round_ in range(1, 801):
+            here.appear()
+            here.signalled_at_least(round_)
+        assert here.watcher()["signals"]["rounds"] == 800
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
 
 
 def test_a_stop_reaches_everybody_and_leaves_nothing(site: Callable[..., Site]) -> None:
