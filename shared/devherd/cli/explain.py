@@ -8,6 +8,7 @@ import click
 
 from devherd.cli.app import App, common
 from devherd.cli.asking import ask_fronts, require
+from devherd.cli.devices import why
 from devherd.cli.exits import ERROR, OK
 from devherd.cli.output import BAD, QUIET
 from devherd.cli.words import count, listing
@@ -24,6 +25,7 @@ def explain(app: App, what: str) -> int:
     """
     answers = require(ask_fronts(app.place, {"op": "explain", "what": what}, timeout=10.0), app.place)
     found = [{"plugin": reply["plugin"], **item} for reply in answers.replies for item in reply.get("found", ())]
+    found = found or _gone(app, what)
     if app.out.as_json:
         app.out.document({"what": what, "found": found, "down": answers.down_json()})
         return OK if found else ERROR
@@ -41,6 +43,23 @@ def explain(app: App, what: str) -> int:
         )
         app.out.say("`devherd config check` says whether a rule for it is written correctly.", QUIET)
     return OK if found else ERROR
+
+
+def _gone(app: App, what: str) -> list[dict[str, Any]]:
+    """Devices whose reason names it: of what is gone, only the verdict still knows the path."""
+    answers = ask_fronts(app.place, {"op": "devices"}, timeout=10.0)
+    return [
+        {
+            "plugin": reply["plugin"],
+            "resource": item["resource"],
+            "id": item["id"],
+            "text": f"is listed because it was there before, unhealthy ({item.get('kind')}): {why(item)}"
+            + (f"; held by {item['held_by']}" if item.get("held_by") else ""),
+        }
+        for reply in answers.replies
+        for item in reply.get("devices", ())
+        if not item.get("healthy") and what in str(item.get("reason"))
+    ]
 
 
 def _alike(found: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[str]]:
