@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from devherd.sim.kubelet_process import SimKubelet
-from inotify_simple import INotify, flags
+from devherd.inotify import INotify, flags
 from support.frontnode import RESOURCE, XDEV, FrontNode, xdevs
 
 DEFAULTS: dict[str, dict[str, Any]] = {

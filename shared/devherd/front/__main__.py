@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import stat
 import sys
 
 from devherd.config import load_settings
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--config", default="/etc/devherd/devherd.yaml", help="the node's settings")
     options = parser.parse_args()
     adopt_lock()
+    _never_wait_for_the_log()
     # gRPC's core writes lines of its own about every connection that ends; ours say it better.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     settings = load_settings(options.config).value or Settings()
@@ -49,6 +51,12 @@ async def _serve(
     from devherd.front.start import assemble
 
     return await assemble(reference, manifest, file, configuration, probe).run()
+
+
+def _never_wait_for_the_log() -> None:
+    """A supervisord that hangs reads its pipe no more: lose log lines then, rather than stop serving."""
+    if stat.S_ISFIFO(os.fstat(2).st_mode):
+        os.set_blocking(2, False)
 
 
 if __name__ == "__main__":

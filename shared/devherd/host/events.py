@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from inotify_simple import INotify, flags
+from devherd.inotify import INotify, flags
 
 logger = logging.getLogger("devherd.host.events")
 

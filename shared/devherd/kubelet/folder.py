@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from inotify_simple import INotify, flags
+from devherd.inotify import INotify, flags
 
 _LOG = logging.getLogger(__name__)
 _INSIDE = flags.CREATE | flags.MOVED_TO | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR
