@@ -110,6 +110,20 @@ def test_a_simulation_can_be_driven_from_another_terminal(base: Path) -> None:
         assert devherd(base, "simulate", "kubelet", "start")[0] == 0
 
 
+def test_wait_finds_an_instance_that_starts_later_and_status_names_a_stopped_plugin(base: Path) -> None:
+    command = [*DEVHERD, "wait", "--timeout", "40", "--json"]
+    waiting = subprocess.Popen(command, env=environment(base), stdout=subprocess.PIPE, text=True)
+    with foreground(base, "--simulate", "--name", "late"):
+        assert json.loads(waiting.communicate(timeout=60)[0])["ready"]
+        assert waiting.returncode == 0
+        control = [sys.executable, "-m", "supervisor.supervisorctl", "-c"]
+        settings = next(base.glob("devherd-*/late/etc/supervisord.conf"))
+        subprocess.run([*control, str(settings), "stop", "generic"], check=True, stdout=subprocess.DEVNULL)
+        code, status = devherd(base, "status")
+        assert code == 3
+        assert [(item["plugin"], item["why"][:11]) for item in status["down"]] == [("generic", "was stopped")]
+
+
 def test_a_second_instance_of_the_same_name_is_refused_as_in_use(base: Path) -> None:
     with foreground(base, "--simulate", "--name", "one"):
         code, error = devherd(base, "run", "--simulate", "--name", "one")

@@ -29,6 +29,10 @@ class App:
             self._place = find(self.config, self.instance)
         return self._place
 
+    def look_again(self) -> None:
+        """Forget the place: an instance may have come up since."""
+        self._place = None
+
 
 def common(command: Callable[..., int]) -> Callable[..., int]:
     """Adds the shared options to a command, which gets an App as its first argument."""

@@ -95,7 +95,10 @@ def _wait(app: App, wanted: dict[str, int], began: float, timeout: float, quiet:
     with ExitStack() as stack:
         spinner = None
         while True:
-            missing = missing_of(ask_fronts(app.place, {"op": "status"}), wanted)
+            answers = ask_fronts(app.place, {"op": "status"})
+            if not answers:
+                app.look_again()
+            missing = missing_of(answers, wanted)
             now = time.monotonic()
             if not missing or now - began >= timeout:
                 return missing
