@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from devherd.sim.kubelet_process import SimKubelet
 from devherd.inotify import INotify, flags
+from devherd.sim.kubelet_process import SimKubelet
 from support.frontnode import RESOURCE, XDEV, FrontNode, xdevs
 
 DEFAULTS: dict[str, dict[str, Any]] = {
