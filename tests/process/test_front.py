@@ -103,7 +103,7 @@ def test_a_missing_device_that_a_pod_holds_stays_in_the_list_and_one_that_nobody
     node.node.break_device(held)
     node.node.break_device(free)
     node.kubelet.client.wait_resource(RESOURCE, allocatable=4, capacity=5, timeout=10)
-    row = node.devices()[node.ids("p")[0]]
+    row = node.devices()[held]
     assert (row["healthy"], row["kind"]) == (False, "gone")
     assert node.kubelet.client.pods("p")[0]["phase"] == "Running"
 
@@ -290,14 +290,25 @@ def test_nothing_to_serve_ends_with_the_one_expected_code_after_startsecs() -> N
         node.front = None
 
 
-def test_unknown_and_unhealthy_ids_are_refused_in_words_a_pods_status_can_show(node: FrontNode) -> None:
+def test_a_configuration_wrong_from_the_first_start_is_shown_and_is_no_reason_to_leave() -> None:
+    with FrontNode(xdevs(2), config="devices:\n- name: null\n") as node:
+        pid = node.start_front()
+        assert node.until(lambda: node.status()["config"]["problems"])
+        node.configure(XDEV)
+        os.kill(pid, signal.SIGHUP)
+        node.kubelet.start()
+        node.kubelet.client.wait_resource(RESOURCE, allocatable=2)
+
+
+def test_explain_finds_a_device_that_is_gone_by_id_and_by_path(node: FrontNode) -> None:
     node.run_pod("p", {RESOURCE: 1})
     gone = next(path for path, row in node.devices().items() if row["id"] not in node.ids("p"))
     identity = node.devices()[gone]["id"]
     node.node.break_device(gone)
     node.kubelet.client.wait_resource(RESOURCE, allocatable=5, timeout=5)
-    found = node.ask("explain", what=identity)["found"]
-    assert any(RESOURCE in row["text"] and "unhealthy" in row["text"] for row in found)
+    for what in (identity, gone):
+        found = node.ask("explain", what=what)["found"]
+        assert any(RESOURCE in row["text"] and "unhealthy" in row["text"] for row in found), what
 
 
 def test_the_vendor_in_the_documentation_works(tmp_path: Path) -> None:

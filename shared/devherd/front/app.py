@@ -97,6 +97,7 @@ class Front:
                 ("tenants", self.tenants.loop),
             ):
                 self._tasks.append(asyncio.create_task(self._forever(name, job), name=name))
+            self._say_problems()
             event(logger, "info", "serving", resources=len(self.model.boards), pid=os.getpid())
             await self._stopping.wait()
         finally:
@@ -188,7 +189,9 @@ class Front:
 
     def _absent(self, since: float | None) -> float | None:
         """Dormancy: no hardware and nothing to keep for pods, for longer than `startsecs`, means exit 69."""
-        if not self.model.inventory.absent or any(board.snapshot.members for board in self.model.boards.values()):
+        serving = any(board.snapshot.members for board in self.model.boards.values())
+        # A configuration that is not read says nothing about the hardware: stay, so that status can show what is wrong.
+        if not self.model.inventory.absent or serving or self.configuration.problems:
             return None
         now = time.monotonic()
         if since is None:
@@ -309,7 +312,7 @@ class Front:
         old = self.configuration
         new = self.configuration = self.file.read(old)
         if new.problems:
-            event(logger, "error", "configuration not loaded", problems=[str(p) for p in new.problems])
+            self._say_problems()
             return
         event(logger, "info", "configuration loaded", path=new.path)
         self.model.settings = new.settings
@@ -318,6 +321,10 @@ class Front:
             await self.probe.replace(new.settings, new.encoded)
             self.digest = ""
         self._hint.set()
+
+    def _say_problems(self) -> None:
+        for problem in self.configuration.problems:
+            event(logger, "error", "configuration not loaded", problem=str(problem))
 
     def _keep_configuration(self) -> None:
         if not self.configuration.problems:

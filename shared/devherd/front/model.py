@@ -38,9 +38,14 @@ class Board:
     members: dict[str, Member] = field(default_factory=dict)
     found: dict[str, Device] = field(default_factory=dict)
     remembered: dict[str, Remembered] = field(default_factory=dict)
+    lost: dict[str, Device] = field(default_factory=dict)
     pre_start: bool = False
     preference: Preference | None = None
     withdrawn: bool = False
+
+    def known(self, id: str) -> Device | None:
+        """The device as it is, or as it was when it was last seen; for people."""
+        return self.found.get(id) or self.lost.get(id)
 
     @property
     def things(self) -> frozenset[str]:
@@ -139,6 +144,7 @@ class Model:
         changed = []
         for board in self.boards.values():
             board.remembered = expire(board.remembered, held[board.name], wall, self.settings.snapshots.grace)
+            board.lost = {id: device for id, device in board.lost.items() if id in board.remembered}
             snapshot = build(
                 board.name,
                 board.snapshot.number + 1,
@@ -228,6 +234,7 @@ class Model:
 
     def _remember(self, board: Board, devices: Iterable[Device], wall: float) -> None:
         for device in devices:
+            board.lost[device.id] = device
             board.remembered[device.id] = Remembered(
                 id=device.id, numa=device.numa, things=device.things, last_seen=wall
             )

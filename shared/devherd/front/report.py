@@ -64,7 +64,7 @@ def explain(front: Front, what: str) -> dict[str, Any]:
     found = []
     for board in front.model.boards.values():
         for member in board.snapshot.members:
-            device = board.found.get(member.id)
+            device = board.known(member.id)
             if _concerns(what, board.name, member.id, device):
                 text = _why(front, board, member, device)
                 found.append({"plugin": plugin, "resource": board.name, "id": member.id, "text": text})
@@ -92,7 +92,7 @@ def _resource(front: Front, board: Board) -> dict[str, Any]:
 
 
 def _device(front: Front, board: Board, member: Member) -> dict[str, Any]:
-    device = board.found.get(member.id)
+    device = board.known(member.id)
     row: dict[str, Any] = {
         "resource": board.name,
         "id": member.id,
@@ -144,7 +144,7 @@ def _why(front: Front, board: Board, member: Member, device: Device | None) -> s
     state = "healthy" if member.healthy else f"unhealthy ({member.kind}): {member.reason}"
     holder = front.model.tenancy.owner(board.name, member.id)
     held = f"; held by {holder}" if holder else ""
-    missing = "" if device else "; the last scan did not find it, it is listed because it was there before"
+    missing = "" if member.id in board.found else "; the last scan did not find it, it is listed because it was there"
     paths = ", ".join(node.host_path for node in device.parts.nodes) if device else ""
     return f"{paths or member.id} is in {board.name}{rule}: {state}{held}{missing}"
 

@@ -44,7 +44,7 @@ class Wish:
     node: str | NodeSpec | None = "workshop"
     simulate_kubelet: bool = True
     plugin_configs: Mapping[str, str] | None = None
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     programs: Sequence[str] | None = None
     kubelet_options: Mapping[str, Any] = field(default_factory=dict)
     exec_gap: float = 0.3
@@ -157,7 +157,7 @@ class Instance:
         if wish.simulate_kubelet:
             self._kubelet = self._make_kubelet()
 
-    def _settings(self) -> dict[str, dict[str, Any]]:
+    def _settings(self) -> dict[str, Any]:
         layout = self.layout
         paths: dict[str, Any] = {
             "etc": layout.etc,
@@ -171,9 +171,9 @@ class Instance:
         if self.wish.simulate_kubelet:
             paths |= {"device_plugins": layout.device_plugins, "pod_resources": layout.pod_resources}
             paths |= {"cdi": layout.at("cdi")}
-        merged = {"paths": paths}
+        merged: dict[str, Any] = {"paths": paths}
         for section, values in self.wish.settings.items():
-            merged[section] = {**merged.get(section, {}), **values}
+            merged[section] = {**merged.get(section, {}), **values} if isinstance(values, Mapping) else values
         return merged
 
     def _make_kubelet(self) -> SimKubelet:
