@@ -75,7 +75,7 @@ class Front:
         self._recheck = asyncio.Event()
         self._check_soon = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._scanning: asyncio.Task[bool]
+        self._scanning: asyncio.Task[bool] | None = None
         stat = read_stat("self")
         self._start = stat.start if stat else 0
         self._exit = 0
@@ -177,7 +177,9 @@ class Front:
 
     async def _scan_loop(self) -> None:
         absent_since: float | None = None
-        good = await self._scanning
+        # Taken once: were it to raise, the next round of this loop must scan anew.
+        first, self._scanning = self._scanning, None
+        good = await (first or self._scan())
         while True:
             await self._publish()
             absent_since = self._absent(absent_since)
