@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from math import lcm
+
+from devherd.sha1 import sha1_hex
 
 
 def zip_matches(counts: Sequence[int], limits: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -25,4 +26,4 @@ def device_id(copy: int, paths: Iterable[str]) -> str:
 
     Stable as long as the paths are: over restarts, reboots and the coming and going of neighbours.
     """
-    return hashlib.sha1(f"{copy}{''.join(paths)}".encode(), usedforsecurity=False).hexdigest()
+    return sha1_hex(f"{copy}{''.join(paths)}")

@@ -12,7 +12,6 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -61,7 +60,8 @@ class _File(Struct, omit_defaults=True):
 def alive(pid: int, start_time: int) -> bool:
     """Whether this very process still runs (field 22 of /proc/PID/stat is its start, in clock ticks since boot)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            stat = file.read()
     except FileNotFoundError:
         return False
     except OSError:
@@ -114,8 +114,8 @@ class ClaimRegistry:
         is_alive: Callable[[int, int], bool] = alive,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path = Path(run_dir) / "claims.json"
-        self._lock_path = Path(run_dir) / "claims.lock"
+        self._path = os.path.join(run_dir, "claims.json")
+        self._lock_path = os.path.join(run_dir, "claims.lock")
         self._linger = linger
         self._alive = is_alive
         self._clock = clock
@@ -190,7 +190,8 @@ class ClaimRegistry:
     def _read(self) -> _File:
         """The content; an unreadable one counts as empty, because every plugin claims again with its next scan."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_File)
+            with open(self._path, "rb") as file:
+                return msgspec.json.decode(file.read(), type=_File)
         except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
             return _File()
         except OSError as error:
@@ -198,9 +199,9 @@ class ClaimRegistry:
 
     def _write(self, content: _File, before: bytes) -> None:
         data = msgspec.json.encode(content)
-        if data == before and self._path.exists():
+        if data == before and os.path.exists(self._path):
             return
-        temporary = self._path.with_suffix(".tmp")
+        temporary = os.path.splitext(self._path)[0] + ".tmp"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb") as file:

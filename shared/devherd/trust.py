@@ -5,18 +5,29 @@ from __future__ import annotations
 import importlib.util
 import os
 import stat
+from typing import TYPE_CHECKING
 
-from devherd.settings import Settings
+if TYPE_CHECKING:
+    from devherd.settings import Settings
 
 OURS = "devherd_"
 """Prefix of the packages that this distribution ships."""
 
 
+def ours(reference: str) -> bool:
+    """Whether the manifest `module:attribute` is of this distribution, so that nothing has to allow it."""
+    return _package(reference).startswith(OURS)
+
+
+def _package(reference: str) -> str:
+    return reference.partition(":")[0].partition(".")[0]
+
+
 def refuse_vendor(plugin: str, reference: str, settings: Settings) -> str:
     """Why the manifest `module:attribute` of `plugin` must not be imported; empty: it may. Imports nothing of it."""
-    package = reference.partition(":")[0].partition(".")[0]
-    if package.startswith(OURS):
+    if ours(reference):
         return ""
+    package = _package(reference)
     if plugin not in settings.vendors:
         return f"vendor {plugin} ({reference}) is not allowed: add it to `vendors` in devherd.yaml"
     spec = importlib.util.find_spec(package)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 
@@ -19,6 +18,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         return same[0]
     if len(name) > 100:
         return ""
+    # Only for somebody who mistyped: a front that has no mistake to explain does not load it.
+    import difflib
+
     forms = {plain_form(candidate): candidate for candidate in names}
     found = difflib.get_close_matches(plain_form(name), list(forms), n=1, cutoff=0.6)
     return forms[found[0]] if found else ""

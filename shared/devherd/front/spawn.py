@@ -8,11 +8,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from devherd.trust import ours
 
 
-@dataclass(frozen=True)
-class Spawned:
+class Spawned(NamedTuple):
     """A probe process and the front's end of its socketpair (blocking, as made)."""
 
     process: subprocess.Popen[bytes]
@@ -30,6 +31,17 @@ def python_command() -> list[str]:
     if sys.pycache_prefix:
         command += ["-X", f"pycache_prefix={sys.pycache_prefix}"]
     return command
+
+
+def early_probe(plugin: str, manifest: str) -> Spawned | None:
+    """A probe before the settings are known; None where they have to allow it first, or where none can be started."""
+    if not ours(manifest):
+        return None
+    try:
+        return spawn_probe(plugin, manifest)
+    except OSError:
+        # The front starts one itself later on, and says why it cannot.
+        return None
 
 
 def spawn_probe(plugin: str, manifest: str) -> Spawned:

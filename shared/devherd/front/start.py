@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 
+from devherd.config import load_settings
 from devherd.front.app import Front
 from devherd.front.model import Model
 from devherd.front.probelink import ProbeLink
@@ -13,9 +16,32 @@ from devherd.front.spawn import Spawned
 from devherd.health.engine import HealthEngine
 from devherd.kubelet.checkpoint import read_checkpoint
 from devherd.ledger import Ledger
+from devherd.log import setup
+from devherd.settings import Settings
 from devherd.state import boot_id
 from devherd.tenancy import Tenancy
-from devherd.vendor import Manifest
+from devherd.trust import ours, refuse_vendor
+from devherd.vendor import Manifest, load_object
+
+
+def run(plugin: str, reference: str, path: str, probe: Spawned | None) -> int:
+    """Read the settings at `path` and serve; the exit code. A foreign vendor is loaded only if they allow it."""
+    if not ours(reference):
+        refused = refuse_vendor(plugin, reference, load_settings(path).value or Settings())
+        if refused:
+            print(f"devherd.front: {refused}", file=sys.stderr)
+            return 1
+    manifest: Manifest = load_object(reference)
+    file = ConfigurationFile(path, manifest)
+    configuration = file.read(None)
+    setup(configuration.settings.log, plugin)
+    return asyncio.run(_serve(reference, manifest, file, configuration, probe))
+
+
+async def _serve(
+    reference: str, manifest: Manifest, file: ConfigurationFile, configuration: Configuration, probe: Spawned | None
+) -> int:
+    return await assemble(reference, manifest, file, configuration, probe).run()
 
 
 def assemble(

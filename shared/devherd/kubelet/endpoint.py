@@ -8,13 +8,13 @@ after the kubelet's start-up wipe, which removes every socket directly in the fo
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 
 from devherd.kubelet.folder import FolderId, folder_id
 from devherd.kubelet.identity import accepts, probe_socket
 from devherd.kubelet.layout import TOP
+from devherd.sha1 import sha1_hex
 
 _SUBFOLDER = "devherd"
 _PATH_MAX = 107  # bytes of sun_path before its NUL (unix(7)); the kubelet dials the full path
@@ -33,7 +33,7 @@ def _shortened(folder: str, stem: str) -> str:
     room = _PATH_MAX - len(os.fsencode(folder)) - 1
     if len(os.fsencode(name)) <= room:
         return name
-    digest = hashlib.sha1(stem.encode()).hexdigest()[:10]
+    digest = sha1_hex(stem)[:10]
     kept = room - len(f"-{digest}.sock")
     if kept < 0:
         raise EndpointError(
@@ -51,7 +51,7 @@ class Endpoint:
         stem = f"{plugin}.{resource.replace('/', '_')}"
         self.anchor = os.path.join(self.folder, _shortened(self.folder, stem))
         self.top = os.path.join(self.device_plugins, _shortened(self.device_plugins, f"{_SUBFOLDER}-{stem}"))
-        self._tag = hashlib.sha1(stem.encode()).hexdigest()[:8]
+        self._tag = sha1_hex(stem)[:8]
         self._binds = 0
         self._inode: tuple[int, int] | None = None
         self._parent: FolderId | None = None
