@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
 from devherd.front.__main__ import main
 from devherd.sha1 import sha1_hex
 
