@@ -266,8 +266,11 @@ def test_what_the_checkpoint_holds_is_listed_even_with_all_state_lost(node: Fron
         if name.startswith("generic."):
             os.unlink(f"{node.folder}/state/{name}")
     node.node.break_device(held)
+    seen = node.kubelet.client.events()[-1]["seq"]
     node.start_front()
     node.kubelet.client.wait_resource(RESOURCE, allocatable=5, capacity=6)
+    lists = node.kubelet.client.events(since=seen, what="list")
+    assert lists[0]["unhealthy"] == 1, "the very first list has to hold it"
     assert node.kubelet.client.pods("p")[0]["phase"] == "Running"
 
 

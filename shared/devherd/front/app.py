@@ -88,6 +88,7 @@ class Front:
         await control.start()
         try:
             await self._first_scan()
+            self.tenants.read_checkpoint()
             self.stations.start()
             await self._publish()
             for name, job in (

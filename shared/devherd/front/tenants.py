@@ -56,13 +56,17 @@ class Tenants:
                 # An allocation shows up in the checkpoint a little after Allocate returned.
                 await asyncio.sleep(1.0)
 
-    async def look(self) -> None:
-        """One look at both sources."""
-        tenancy = self._model.tenancy
+    def read_checkpoint(self) -> None:
+        """Learn what the kubelet will replay. Before the first list of all: none of these ids may be missing in it."""
         held = read_checkpoint(self._paths.device_plugins)
         self._checkpoint_problem = held.problem
         if not held.problem:
-            tenancy.checkpoint(self._ours(held.owners), time.monotonic())
+            self._model.tenancy.checkpoint(self._ours(held.owners), time.monotonic())
+
+    async def look(self) -> None:
+        """One look at both sources."""
+        tenancy = self._model.tenancy
+        self.read_checkpoint()
         try:
             tenancy.listed(self._ours(await self._client.list()), time.monotonic())
             self._list_problem = ""
