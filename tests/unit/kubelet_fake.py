@@ -27,7 +27,8 @@ from devherd.kubelet.identity import Identity, probe_socket
 from devherd.kubelet.layout import Layout
 from devherd.kubelet.link import KubeletLink
 from devherd.kubelet.podresources import PodResources
-from devherd.kubelet.registration import Registration, RegistrationStatus
+from devherd.kubelet.registration import Registration
+from devherd.kubelet.regstatus import RegistrationStatus
 from devherd.kubelet.server import PreferredRequest, ResourceServer
 from devherd.kubelet.verify import Verifier
 from devherd.kubelet.watch import KubeletWatch

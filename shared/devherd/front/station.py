@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from devherd.kubelet.endpoint import Endpoint, sweep
@@ -48,6 +49,7 @@ class Station:
             "socket": status.endpoint,
             "state": status.state,
             "error": status.error,
+            "others": [msgspec.structs.asdict(rival) for rival in status.rivals],
             "registered_at": status.registered_at or None,
             "registered_ms": status.duration_ms,
             "registrations": status.count,

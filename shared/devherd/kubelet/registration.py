@@ -16,49 +16,32 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from devherd.kubelet.changes import Changes
+from devherd.kubelet.contest import SETTLE, Contest
 from devherd.kubelet.endpoint import Endpoint, EndpointError
 from devherd.kubelet.identity import Identity
 from devherd.kubelet.layout import SUBFOLDER, Layout
 from devherd.kubelet.link import KubeletLink, Refused, RegisterError
+from devherd.kubelet.regstatus import (
+    REFUSED,
+    REGISTERED,
+    REGISTERING,
+    STOPPED,
+    TAKEN,
+    UNVERIFIED,
+    WAITING,
+    RegistrationStatus,
+)
+from devherd.kubelet.rivals import Rival, find_rivals
 from devherd.kubelet.server import ResourceServer, Stream
 from devherd.kubelet.verify import Confirmation, Verifier
 from devherd.kubelet.watch import KubeletWatch
 
 _LOG = logging.getLogger(__name__)
-_SETTLE = 0.075  # seconds between a stream's end and the next Register on the same kubelet
 _STREAM_DUE = 2.0  # seconds from Register's OK to the stream
 _RETRY_MAX = 5.0
-
-WAITING = "waiting"
-REGISTERING = "registering"
-REGISTERED = "registered"
-UNVERIFIED = "unverified"
-REFUSED = "refused"
-TAKEN = "taken"
-STOPPED = "stopped"
-
-
-class RegistrationStatus(Struct, frozen=True):
-    """Where a resource stands with the kubelet.
-
-    `state`: waiting (no kubelet, or a pause), registering, registered (stream open and the kubelet shows our list),
-    unverified (stream open, the kubelet did not say), refused (cannot heal by itself), taken (stream open, the kubelet
-    shows another list), stopped. `registered_at` and `stream_since` are Unix seconds, 0 for never; `duration_ms` is
-    the time from the sign of a new kubelet to our list on its way; `count` counts registrations that led to a stream.
-    """
-
-    state: str = WAITING
-    identity: Identity | None = None
-    endpoint: str = ""
-    registered_at: float = 0.0
-    duration_ms: float = 0.0
-    count: int = 0
-    stream_since: float = 0.0
-    error: str = ""
 
 
 class Registration:
@@ -92,6 +75,8 @@ class Registration:
         self._on_change = on_change
         self._target: Identity | None = None
         self._pauses: dict[Identity, float] = {}
+        self._contest = Contest(server.resource, verifier, self._rivals)
+        self._asked = 0
         self._failures = 0
         self._gap_since = monotonic()
         self._binds = 0
@@ -121,8 +106,9 @@ class Registration:
 
     def retry(self) -> None:
         """Register now if no stream is open, whatever back-off was due; the pause after a stream's end stays."""
-        self._pauses = {one: min(until, monotonic() + _SETTLE) for one, until in self._pauses.items()}
+        self._pauses = {one: min(until, monotonic() + SETTLE) for one, until in self._pauses.items()}
         self._failures = 0
+        self._asked += 1
         self._changes.kick()
 
     # What others tell us.
@@ -132,7 +118,9 @@ class Registration:
             stream.identity = self._target
         if stream not in self._server.streams and stream.identity is not None:
             self._gap_since = monotonic()
-            self._pause(stream.identity, _SETTLE)
+            if not stream.was_cut:
+                self._contest.ended(stream.identity)
+            self._pause(stream.identity, self._contest.pause(stream.identity))
         self._changes.kick()
 
     def _kubelet_seen(self, identity: Identity) -> None:
@@ -149,7 +137,7 @@ class Registration:
             try:
                 await self._ensure_bound(may_miss=True)
                 identity = await self._next_kubelet()
-                if self._live(identity) is None:
+                if self._live(identity) is None and not await self._left_to_another(identity):
                     await self._register(identity)
                 if self._live(identity) is not None:
                     await self._serve(identity)
@@ -164,8 +152,8 @@ class Registration:
 
     async def _next_kubelet(self) -> Identity:
         """Return who listens now, once the pause for that kubelet is over."""
-        if self.status.state not in (WAITING, REFUSED):
-            self._say(state=WAITING, stream_since=0.0)
+        if self.status.state not in (WAITING, REFUSED) and not (self._contest.lost and self._watch.probe_now()):
+            self._say(state=WAITING, stream_since=0.0, rivals=())
         while True:
             identity = await self._watch.listening()
             if self._live(identity) is not None or self._remaining(identity) <= 0:
@@ -176,6 +164,19 @@ class Registration:
         return lambda: (
             self._watch.current != identity or self._remaining(identity) <= 0 or self._live(identity) is not None
         )
+
+    async def _left_to_another(self, identity: Identity) -> bool:
+        """Stay out of a resource that another server has, and look again now and then, or when somebody asks."""
+        loss = await self._contest.loss(identity)
+        if loss is None:
+            return False
+        self._say(state=TAKEN, identity=identity, stream_since=0.0, error=loss.text, rivals=loss.rivals)
+        asked = self._asked
+        await self._changes.until(
+            lambda: self._asked != asked or self._watch.current != identity or self._live(identity) is not None,
+            self._contest.look_again(),
+        )
+        return True
 
     async def _register(self, identity: Identity) -> None:
         await self._ensure_bound()
@@ -200,7 +201,7 @@ class Registration:
 
     async def _whose_stream(self, identity: Identity) -> None:
         """Another kubelet came during the call: a stream that does not end soon was opened by that one."""
-        await self._changes.until(lambda: self._live(identity) is None, _SETTLE)
+        await self._changes.until(lambda: self._live(identity) is None, SETTLE)
         stream = self._live(identity)
         if stream is not None:
             stream.identity = self._watch.current
@@ -220,6 +221,7 @@ class Registration:
             count=self.status.count + 1,
             stream_since=stream.since,
             error="",
+            rivals=(),
         )
         _LOG.info("registered", extra={"fields": {**self._fields(), "ms": round(self.status.duration_ms, 1)}})
         confirming = self._confirm(stream)
@@ -234,14 +236,15 @@ class Registration:
         if self._verifier is None:
             return None
 
-        def judged(shown: bool | None, error: str) -> None:
-            self._say(state={True: REGISTERED, False: TAKEN, None: UNVERIFIED}[shown], error=error)
+        def judged(shown: bool | None, error: str, rivals: tuple[Rival, ...]) -> None:
+            self._say(state={True: REGISTERED, False: TAKEN, None: UNVERIFIED}[shown], error=error, rivals=rivals)
 
-        ours = {self._endpoint.anchor, self._endpoint.top}
-        check = Confirmation(
-            self._verifier, self._server.resource, self._endpoint.device_plugins, ours, self._changes.until
-        )
+        check = Confirmation(self._verifier, self._server.resource, self._rivals, self._changes.until)
         return self._spawn(check.run(stream, judged))
+
+    def _rivals(self) -> tuple[Rival, ...]:
+        ours = {self._endpoint.anchor, self._endpoint.top}
+        return find_rivals(self._endpoint.device_plugins, self._server.resource, ours)
 
     # Failures.
 
@@ -253,7 +256,7 @@ class Registration:
         elif self._other_layout(error):
             pause = 0.0
         elif error.kind is not Refused.AWAY:
-            pause = max(pause, _SETTLE)
+            pause = max(pause, SETTLE)
         if self._target is not None:
             self._pause(self._target, pause)
         if self.status.error != str(error):

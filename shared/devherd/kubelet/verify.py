@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import glob
 import os
-import stat
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
-from devherd.kubelet.identity import probe_socket
 from devherd.kubelet.podresources import PodResources, PodResourcesError
+from devherd.kubelet.rivals import Rival, named
 from devherd.kubelet.server import Stream
 
 _GATHER = 0.02  # seconds a question waits for others to join
 _FIRST = 0.03  # seconds after a list was sent; the kubelet takes it in on its own time, and there is no acknowledgement
 _MISSES = 6  # questions, over about four seconds, before a different answer counts
 _AGAIN = 30.0  # seconds between checks of what was confirmed, at the same moments for all resources of a process
-_EMPTY_FOR = 10.0  # seconds the kubelet may show nothing of ours before the stream is made anew
+_EMPTY_FOR = 10.0  # seconds the kubelet may show nothing of ours before the stream is made anew beside a live rival
 _HEAL_MAX = 3600.0
+_HEAL_FORGOTTEN = 4  # times as long as the last wait: a stream that held so long starts from the first wait again
 
 
 class Verifier:
@@ -27,15 +26,23 @@ class Verifier:
     def __init__(self, pod_resources: PodResources) -> None:
         self._pod_resources = pod_resources
         self._next: asyncio.Task[dict[str, frozenset[str]]] | None = None
-        self._heal_after: dict[str, float] = {}
+        self._healed: dict[str, tuple[float, float]] = {}
 
-    def heal_after(self, resource: str) -> float:
-        """Return for how many seconds a resource must be shown empty before its stream is made anew."""
-        return self._heal_after.get(resource, _EMPTY_FOR)
+    def heal_after(self, resource: str, contested: bool) -> float:
+        """Return for how many seconds a resource must be shown empty before its stream is made anew.
+
+        Nothing more than the questions' own time where it never was and no other server is there (`contested`).
+        """
+        wait, at = self._healed.get(resource, (0.0, 0.0))
+        if wait and monotonic() - at > _HEAL_FORGOTTEN * wait:
+            del self._healed[resource]
+            wait = 0.0
+        return wait or (_EMPTY_FOR if contested else 0.0)
 
     def healed(self, resource: str) -> None:
         """Note that it was done: next time wait twice as long."""
-        self._heal_after[resource] = min(self.heal_after(resource) * 2, _HEAL_MAX)
+        wait, _ = self._healed.get(resource, (0.0, 0.0))
+        self._healed[resource] = (min(max(wait * 2, _EMPTY_FOR), _HEAL_MAX), monotonic())
 
     async def shown(self, resource: str) -> frozenset[str]:
         """Return the ids the kubelet counts as healthy now. Raises PodResourcesError."""
@@ -51,7 +58,7 @@ class Verifier:
         return dict(await self._pod_resources.allocatable())
 
 
-Judge = Callable[["bool | None", str], None]
+Judge = Callable[["bool | None", str, "tuple[Rival, ...]"], None]
 Wait = Callable[[Callable[[], bool], float], Awaitable[bool]]
 
 
@@ -63,11 +70,10 @@ class Confirmation:
     the resource), the stream is cut, so that the resource is registered anew; ever more rarely if that does not help.
     """
 
-    def __init__(self, verifier: Verifier, resource: str, device_plugins: str, ours: set[str], wait: Wait) -> None:
+    def __init__(self, verifier: Verifier, resource: str, find: Callable[[], tuple[Rival, ...]], wait: Wait) -> None:
         self._verifier = verifier
         self._resource = resource
-        self._device_plugins = device_plugins
-        self._ours = ours
+        self._find = find
         self._wait = wait
         self._empty_since: float | None = None
 
@@ -82,7 +88,7 @@ class Confirmation:
             try:
                 shown = await self._verifier.shown(self._resource)
             except PodResourcesError as error:
-                judge(None, str(error))
+                judge(None, str(error), ())
                 pause = min(max(pause, 0.5) * 2, _AGAIN)
                 continue
             if stream.sent is not sent or sent is None:
@@ -90,62 +96,32 @@ class Confirmation:
             wanted = {member.id for member in sent.members if member.healthy}
             if shown == wanted:
                 pause, misses, self._empty_since = _until_next_round(), 0, None
-                judge(True, "")
+                judge(True, "", ())
                 continue
             misses += 1
             pause = min(_FIRST * 2**misses, _AGAIN)
             if misses >= _MISSES:
-                judge(False, self._who(len(wanted), len(shown)))
-                self._heal(stream, bool(wanted) and not shown)
+                rivals = self._find()
+                judge(False if shown or rivals else None, _who(len(wanted), len(shown), rivals), rivals)
+                self._heal(stream, bool(wanted) and not shown, bool(rivals))
 
-    def _who(self, wanted: int, shown: int) -> str:
-        text = f"the kubelet shows {shown} devices, we sent {wanted} healthy ones: another server has this resource"
-        others = other_servers(self._device_plugins, self._ours)
-        return f"{text}; other live sockets: {others}" if others else f"{text}; no other live socket was found"
-
-    def _heal(self, stream: Stream, empty: bool) -> None:
+    def _heal(self, stream: Stream, empty: bool, contested: bool) -> None:
         now = monotonic()
         if not empty:
             self._empty_since = None
-        elif self._empty_since is None:
+            return
+        if self._empty_since is None:
             self._empty_since = now
-        elif now - self._empty_since >= self._verifier.heal_after(self._resource):
+        if now - self._empty_since >= self._verifier.heal_after(self._resource, contested):
             self._verifier.healed(self._resource)
             stream.cut()
+
+
+def _who(wanted: int, shown: int, rivals: tuple[Rival, ...]) -> str:
+    text = f"the kubelet shows {shown} devices, we sent {wanted} healthy ones"
+    return f"{text}: another server has this resource; {named(rivals)}" if shown else f"{text}; {named(rivals)}"
 
 
 def _until_next_round() -> float:
     """Seconds to the next common moment: resources share its question, processes (by pid) keep out of each other's."""
     return 1.0 + _AGAIN - (monotonic() + os.getpid()) % _AGAIN
-
-
-def other_servers(device_plugins: str, ours: set[str]) -> str:
-    """Name the live plugin sockets beside ours and the processes behind them, for a person to read."""
-    found = []
-    for path in sorted(
-        glob.glob(os.path.join(device_plugins, "*")) + glob.glob(os.path.join(device_plugins, "*", "*"))
-    ):
-        if path in ours or os.path.basename(path) == "kubelet.sock" or not _is_socket(path):
-            continue
-        try:
-            pid = probe_socket(path).pid
-        except OSError:
-            continue
-        if pid != os.getpid():
-            found.append(f"{path} (pid {pid}{_command(pid)})")
-    return ", ".join(found[:5])
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False
-
-
-def _command(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm") as file:
-            return f", {file.read().strip()}"
-    except (OSError, UnicodeDecodeError):
-        return ""
