@@ -176,16 +176,26 @@ class Published:
                 os.unlink(self.path)
 
 
+def dial(path: str) -> socket.socket:
+    """A connected socket that blocks in nothing. Raises OSError: nobody listens; BlockingIOError: too busy."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        with _address(path) as address:
+            sock.connect(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
-        try:
-            with _address(path) as address:
-                sock.connect(address)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+    try:
+        dial(path).close()
+    except BlockingIOError:
         return True
+    except OSError:
+        return False
+    return True
 
 
 class ControlServer:
