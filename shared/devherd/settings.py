@@ -135,6 +135,42 @@ class Snapshots(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 300.0
 
 
+class Watcher(Struct, frozen=True, forbid_unknown_fields=True):
+    """The watcher: when it does more than signal."""
+
+    escalate: Annotated[
+        bool,
+        Meta(
+            description="restart fronts that stay silent or unregistered, revive failed programs, slow crash loops; "
+            "without it the watcher signals and reports only"
+        ),
+    ] = True
+    confirm: Annotated[
+        float,
+        Meta(
+            gt=0,
+            extra=SECONDS,
+            description="a front that is not registered this long after a new kubelet is signalled again; "
+            "the next steps come after 3, 8 and 20 times that",
+        ),
+    ] = 1.0
+    ping: Annotated[
+        float, Meta(ge=0.1, extra=SECONDS, description="pause between questions to each front whether it answers")
+    ] = 15.0
+    silent: Annotated[
+        float, Meta(gt=0, extra=SECONDS, description="a front that has not answered for this long is restarted")
+    ] = 60.0
+    hold_first: Annotated[
+        Seconds,
+        Meta(description="first pause before a program that failed, or ends again and again, is started; it doubles"),
+    ] = 5.0
+    hold_max: Annotated[Seconds, Meta(description="longest such pause")] = 300.0
+    stable: Annotated[
+        float,
+        Meta(gt=0, extra=SECONDS, description="a program that ran this long is no longer held to earlier failures"),
+    ] = 120.0
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole of `devherd.yaml`."""
 
@@ -144,4 +180,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     health: Annotated[Health, Meta(description="health policy")] = field(default_factory=Health)
     probe: Annotated[Probe, Meta(description="probe processes")] = field(default_factory=Probe)
     snapshots: Annotated[Snapshots, Meta(description="lists sent to the kubelet")] = field(default_factory=Snapshots)
+    watcher: Annotated[Watcher, Meta(description="supervision beyond what supervisord does")] = field(
+        default_factory=Watcher
+    )
     vendors: Annotated[tuple[str, ...], Meta(description="names of third-party plugins that may be loaded")] = ()
