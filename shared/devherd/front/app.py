@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -11,10 +10,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from devherd.claims import ClaimRegistry, ClaimsError, plan
+from devherd import __version__
 from devherd.control import ControlServer
 from devherd.front import report
+from devherd.front.claiming import Claiming
 from devherd.front.handler import Handler
+from devherd.front.journal import Journal
 from devherd.front.model import Board, Model
 from devherd.front.probelink import ProbeError, ProbeLink
 from devherd.front.reload import Configuration, ConfigurationFile
@@ -25,7 +26,6 @@ from devherd.front.writer import WriteBehind
 from devherd.kubelet.identity import Identity
 from devherd.log import event
 from devherd.patience import woken
-from devherd.process import read_stat
 from devherd.vendor import Manifest
 
 logger = logging.getLogger(__name__)
@@ -49,41 +49,43 @@ class Front:
         saved: Saved,
         model: Model,
         memory: Memory,
+        journal: Journal,
     ) -> None:
         self.manifest = manifest
         self.file = file
         self.configuration = configuration
         self.probe = probe
         self.saved = saved
+        self.journal = journal
         self.model = model
         self.started = time.time()
         self.writer = WriteBehind()
         self.digest = ""
         self.scanned_at: float | None = None
         self.scan_seconds = 0.0
-        self.claim_problem = ""
         self.stations = Stations(
             configuration.settings,
             manifest.name,
+            journal,
             memory.layout,
             lambda kept: saved.keep_layout(self.writer, kept),
             self._kubelet_changed,
         )
-        self.tenants = Tenants(configuration.settings, model, self._tenancy_changed)
-        self._claims = ClaimRegistry(configuration.settings.paths.run)
+        self.tenants = Tenants(configuration.settings, model, journal, self._tenancy_changed)
+        self.claims = Claiming(configuration.settings.paths.run, manifest.name)
         self._hint = asyncio.Event()
         self._recheck = asyncio.Event()
         self._check_soon = asyncio.Event()
         self._stopping = asyncio.Event()
         self._scanning: asyncio.Task[bool] | None = None
-        stat = read_stat("self")
-        self._start = stat.start if stat else 0
         self._exit = 0
+        self._why = ""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> int:
         """Serve until a signal says stop."""
         self._signals()
+        self.journal.note("started", pid=os.getpid(), version=__version__, boot=self.model.boot_id)
         control = ControlServer(self.control_path, self._control)
         await control.start()
         try:
@@ -96,9 +98,11 @@ class Front:
                 ("check", self._check_loop),
                 ("health", self._health_loop),
                 ("tenants", self.tenants.loop),
+                ("kubelet", self._kubelet_loop),
             ):
                 self._tasks.append(asyncio.create_task(self._forever(name, job), name=name))
-            self._say_problems()
+            if self.configuration.problems:
+                self.journal.configuration_refused(self.configuration.path, self.configuration.problems)
             event(logger, "info", "serving", resources=len(self.model.boards), pid=os.getpid())
             await self._stopping.wait()
         finally:
@@ -115,7 +119,7 @@ class Front:
     def _signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self._told_to_stop, number)
         loop.add_signal_handler(signal.SIGUSR1, self.stations.poke)
         loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
         # The launcher blocked these, so that none could strike before its handler existed.
@@ -123,6 +127,10 @@ class Front:
             signal.SIG_UNBLOCK,
             {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP},
         )
+
+    def _told_to_stop(self, number: signal.Signals) -> None:
+        self._why = number.name
+        self._stopping.set()
 
     async def _control(self, request: dict[str, Any]) -> dict[str, Any]:
         operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -137,6 +145,8 @@ class Front:
         operation = operations.get(str(request.get("op")))
         if operation is None:
             return {"error": f"unknown op {request.get('op')!r}; known: {', '.join(sorted(operations))}"}
+        if request["op"] in ("register", "rescan", "reload"):
+            self.journal.note("asked", op=request["op"], by=str(request.get("by", "")))
         return operation(request)
 
     def _now(self, action: Callable[[], object]) -> dict[str, Any]:
@@ -160,8 +170,10 @@ class Front:
     async def _scan(self) -> bool:
         """Ask the probe for a scan and take it in; False when there was none."""
         try:
+            self.journal.counters.scans += 1
             scanned = await self.probe.scan(self.digest)
         except ProbeError as problem:
+            self.journal.counters.scan_failures += 1
             event(logger, "warning", "scan failed", error=str(problem))
             return False
         self.scanned_at, self.scan_seconds = time.monotonic(), scanned.seconds
@@ -169,7 +181,7 @@ class Front:
             return True
         self.digest = scanned.digest
         self.model.apply(scanned.inventory, time.monotonic(), time.time())
-        await self._claim()
+        await self.claims.renew(self.model)
         self.saved.keep_inventory(self.writer, scanned.inventory)
         self._keep_configuration()
         for skipped in scanned.inventory.skipped:
@@ -201,7 +213,7 @@ class Front:
             return now
         if now - since >= ABSENT_AFTER:
             event(logger, "info", "nothing to serve", reason=self.model.inventory.absent)
-            self._exit = EXIT_ABSENT
+            self._exit, self._why = EXIT_ABSENT, self.model.inventory.absent
             self._stopping.set()
         return since
 
@@ -211,9 +223,11 @@ class Front:
             self._check_soon.clear()
             if "checks" not in self.probe.capabilities:
                 continue
+            self.journal.counters.checks += 1
             try:
                 checked = await self.probe.check()
             except ProbeError as problem:
+                self.journal.counters.check_failures += 1
                 event(logger, "warning", "check failed", error=str(problem))
                 continue
             self.model.observe(checked.evidence, time.monotonic(), time.time())
@@ -233,20 +247,11 @@ class Front:
                 self._check_soon.set()
             await self._publish()
 
-    async def _claim(self) -> None:
-        """Tell the node's registry what is ours now, and learn what somebody else owns."""
-        planned = plan(self.model.inventory.resources)
-        loop = asyncio.get_running_loop()
-        try:
-            lost = await loop.run_in_executor(
-                None, self._claims.replace, self.manifest.name, os.getpid(), self._start, planned.claims
-            )
-            self.claim_problem = ""
-        except (ClaimsError, OSError) as problem:
-            lost = {}
-            self.claim_problem = f"cannot record which devices are ours: {problem}"
-            event(logger, "error", "claims unavailable", error=str(problem))
-        self.model.contested(planned, lost)
+    async def _kubelet_loop(self) -> None:
+        """A kubelet that ends while it has no stream of ours is missed by everything else."""
+        while True:
+            await asyncio.sleep(self.configuration.settings.kubelet.poll)
+            self.journal.kubelet.look()
 
     # -- publishing
 
@@ -264,25 +269,17 @@ class Front:
         for name in self.model.finished():
             if await self.stations.close_drained(name):
                 self.model.drop(name)
+                self.journal.dropped(name)
         self._recheck.set()
 
     def _serve(self, board: Board) -> None:
-        self._say(board)
+        self.journal.listed(board.snapshot, board.members)
         station = self.stations.get(board.name)
         if station is None:
-            handler = Handler(board.name, self.model, self._prepare, self._granted)
+            handler = Handler(board.name, self.model, self.journal, self._prepare, self._granted)
             self.stations.open(board.name, handler, board.snapshot)
         else:
             station.publish(board.snapshot)
-
-    def _say(self, board: Board) -> None:
-        bad = [member for member in board.snapshot.members if not member.healthy]
-        fields = {"resource": board.name, "devices": len(board.snapshot.members), "unhealthy": len(bad)}
-        if board.snapshot.left_out:
-            event(logger, "error", "the list is too long for the kubelet", left_out=len(board.snapshot.left_out))
-        event(logger, "info", "new list", number=board.snapshot.number, **fields)
-        for member in bad[:20]:
-            event(logger, "warning", "unhealthy", resource=board.name, id=member.id, reason=member.reason)
 
     async def _prepare(self, resource: str, ids: tuple[str, ...]) -> str:
         if "prepares" not in self.probe.capabilities:
@@ -315,19 +312,15 @@ class Front:
         old = self.configuration
         new = self.configuration = self.file.read(old)
         if new.problems:
-            self._say_problems()
+            self.journal.configuration_refused(new.path, new.problems)
             return
-        event(logger, "info", "configuration loaded", path=new.path)
+        self.journal.configuration_loaded(new.path)
         self.model.settings = new.settings
         self.model.health.configure(new.settings.health)
         if new.config != old.config or new.settings != old.settings:
             await self.probe.replace(new.settings, new.encoded)
             self.digest = ""
         self._hint.set()
-
-    def _say_problems(self) -> None:
-        for problem in self.configuration.problems:
-            event(logger, "error", "configuration not loaded", problem=str(problem))
 
     def _keep_configuration(self) -> None:
         if not self.configuration.problems:
@@ -357,7 +350,8 @@ class Front:
         await self.probe.stop()
         if self._exit == EXIT_ABSENT:
             # Not for a restart: the claims of a plugin that comes back linger for it.
-            with contextlib.suppress(ClaimsError, OSError):
-                self._claims.release(self.manifest.name)
+            self.claims.release()
+        self.journal.note("stopped", pid=os.getpid(), exit=self._exit, reason=self._why)
         await self.writer.flush(2.0)
         self.writer.close()
+        self.journal.audit.flush(0.5)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import grpc
 
 from devherd.compose import ComposeError, compose
+from devherd.front.journal import Journal
 from devherd.front.model import Model, Refused
 from devherd.front.probelink import ProbeError
 from devherd.kubelet.server import PreferredRequest, Refusal
@@ -27,13 +28,14 @@ Prepare = Callable[[str, tuple[str, ...]], Awaitable[str]]
 class Handler:
     """Serves one resource. Idempotent: the kubelet may ask again for ids that it already gave."""
 
-    def __init__(self, resource: str, model: Model, prepare: Prepare, saved: Callable[[], None]) -> None:
+    def __init__(
+        self, resource: str, model: Model, journal: Journal, prepare: Prepare, saved: Callable[[], None]
+    ) -> None:
         self._resource = resource
         self._model = model
+        self._journal = journal
         self._prepare = prepare
         self._saved = saved
-        self.allocations = 0
-        self.refusals = 0
 
     def options(self) -> tuple[bool, bool]:
         """Whether the kubelet should call PreStartContainer, and GetPreferredAllocation."""
@@ -42,18 +44,19 @@ class Handler:
 
     def allocate(self, containers: Sequence[Sequence[str]]) -> list[Composed]:
         """One answer per container. Raises Refusal, whose text ends up in the pod's status."""
+        began = time.perf_counter()
         try:
             answers = [self._answer(ids) for ids in containers]
         except Refused as refused:
-            self.refusals += 1
+            self._journal.refused(self._resource, containers, str(refused))
             event(logger, "warning", "allocation refused", resource=self._resource, error=str(refused))
             raise Refusal(UNKNOWN_ID if refused.unknown else UNUSABLE, str(refused)) from None
         except ComposeError as problem:
-            self.refusals += 1
+            self._journal.refused(self._resource, containers, str(problem))
             event(logger, "error", "allocation impossible", resource=self._resource, error=str(problem))
             raise Refusal(UNUSABLE, f"{self._resource}: {problem}") from None
-        self.allocations += len(answers)
         self._saved()
+        self._journal.allocated(self._resource, containers, time.perf_counter() - began)
         return answers
 
     def preferred(self, requests: Sequence[PreferredRequest]) -> list[list[str]]:
@@ -69,6 +72,7 @@ class Handler:
             error = await self._prepare(self._resource, tuple(ids))
         except ProbeError as problem:
             error = str(problem)
+        self._journal.prepared(self._resource, ids, error)
         if error:
             event(logger, "warning", "prepare failed", resource=self._resource, ids=list(ids), error=error)
             raise Refusal(grpc.StatusCode.UNAVAILABLE, f"{self._resource}: {error}")

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from devherd.front.journal import Journal
 from devherd.front.spawn import Spawned, spawn_probe
 from devherd.log import event
 from devherd.patience import within
@@ -136,6 +137,7 @@ class ProbeLink:
         settings: Settings,
         config: msgspec.Raw,
         on_hint: Callable[[str], None],
+        journal: Journal,
         first: Spawned | None = None,
     ) -> None:
         self._plugin = plugin
@@ -143,6 +145,7 @@ class ProbeLink:
         self._settings = settings
         self._config = config
         self._on_hint = on_hint
+        self._journal = journal
         self._spawned = first
         self._connection: _Connection | None = None
         self._turn = asyncio.Lock()
@@ -228,6 +231,7 @@ class ProbeLink:
                 raise
             finally:
                 self._doing = ""
+        self._journal.probe_answered()
         if isinstance(reply, wire.Failed):
             self._error = reply.error
             if reply.trace:
@@ -277,9 +281,12 @@ class ProbeLink:
     async def _replace_hung(self, request: wire.Request, deadline: float) -> None:
         what = type(request).__name__.lower()
         if self._state == "waiting":
+            self._journal.probe_silent(self._error)
             return
         pid = self._connection.spawned.pid if self._connection else None
         self._error = f"no answer to {what} within {deadline:g} s"
+        self._journal.probe_silent(self._error)
+        self._journal.probe_replaced(True, pid, what, self._error)
         event(logger, "error", "the probe hangs and is replaced", doing=what, deadline_s=deadline, pid=pid)
         self._state = "hung"
         await self._let_go(polite=False)
@@ -287,7 +294,10 @@ class ProbeLink:
 
     async def _ended(self, error: str) -> None:
         self._error = error
-        event(logger, "error", "the probe failed and is replaced", error=error)
+        pid = self._connection.spawned.pid if self._connection else None
+        event(logger, "error", "the probe failed and is replaced", error=error, pid=pid)
+        self._journal.probe_silent(error)
+        self._journal.probe_replaced(False, pid, self._doing, error)
         await self._let_go(polite=False)
         self._back_off()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,6 +45,8 @@ def status(front: Front) -> dict[str, Any]:
         "node_problems": list(front.model.health.node_problems),
         "absent": front.model.inventory.absent,
         "state_problems": _state_problems(front),
+        "counters": front.journal.counters.as_json(),
+        "events": {"noted": front.journal.audit.noted, "lost": front.journal.audit.lost},
     }
 
 
@@ -85,9 +88,11 @@ def _resource(front: Front, board: Board) -> dict[str, Any]:
         "snapshot": board.snapshot.number,
         "devices": len(members),
         "healthy": sum(member.healthy for member in members),
+        "unhealthy": dict(Counter(member.kind for member in members if not member.healthy)),
         "held": len(front.model.tenancy.held(board.name)),
         "left_out": len(board.snapshot.left_out),
         "draining": board.withdrawn,
+        "counters": front.journal.counters.of(board.name),
     }
 
 
@@ -151,4 +156,4 @@ def _why(front: Front, board: Board, member: Member, device: Device | None) -> s
 
 def _state_problems(front: Front) -> list[str]:
     problems = [*front.saved.problems, *front.writer.problems.values(), *front.tenants.problems]
-    return [*problems, front.claim_problem] if front.claim_problem else problems
+    return [*problems, *filter(None, (front.claims.problem, front.journal.audit.problem))]

@@ -6,8 +6,10 @@ import asyncio
 import sys
 import time
 
+from devherd.audit import Audit, events_folder
 from devherd.config import load_settings
 from devherd.front.app import Front
+from devherd.front.journal import Journal
 from devherd.front.model import Model
 from devherd.front.probelink import ProbeLink
 from devherd.front.reload import Configuration, ConfigurationFile
@@ -57,11 +59,12 @@ def assemble(
     saved = Saved(settings.paths, manifest.name, boot)
     memory = saved.load()
     model = _recall(configuration, memory, boot)
+    journal = Journal(Audit(events_folder(settings.paths.log), manifest.name), settings.paths.proc)
     front: Front
     link = ProbeLink(
-        manifest.name, reference, settings, configuration.encoded, lambda source: front.hinted(source), probe
+        manifest.name, reference, settings, configuration.encoded, lambda source: front.hinted(source), journal, probe
     )
-    front = Front(manifest, file, configuration, link, saved, model, memory)
+    front = Front(manifest, file, configuration, link, saved, model, memory, journal)
     return front
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from devherd.front.journal import Journal
 from devherd.kubelet.endpoint import Endpoint, sweep
 from devherd.kubelet.identity import Identity
 from devherd.kubelet.layout import Layout
@@ -86,12 +87,14 @@ class Stations:
         self,
         settings: Settings,
         plugin: str,
+        journal: Journal,
         memory: LayoutMemory | None,
         keep_layout: Callable[[LayoutMemory], None],
         on_kubelet: Callable[[Identity], None],
     ) -> None:
         self._settings = settings
         self._plugin = plugin
+        self._journal = journal
         self._memory = memory
         self._keep_layout = keep_layout
         self._layout = Layout(
@@ -137,6 +140,7 @@ class Stations:
             verifier=self._verifier,
             poll=self._settings.kubelet.poll,
             refused_retry=self._settings.kubelet.refused_retry,
+            on_change=self._journal.following(resource),
         )
         station = self._stations[resource] = Station(server, registration)
         station.publish(snapshot)
@@ -171,10 +175,12 @@ class Stations:
 
     def _fell_back(self, layout: str, reason: str) -> None:
         self._memory = LayoutMemory(self._build(), layout, reason)
+        self._journal.note("layout-changed", layout=layout, reason=reason)
         self._keep_layout(self._memory)
 
-    def _kubelet_seen(self, _identity: Identity) -> None:
+    def _kubelet_seen(self, identity: Identity) -> None:
         """A fallback holds for the kubelet version that made it necessary."""
+        self._journal.kubelet_seen(identity)
         if self._memory is not None and self._memory.kubelet != self._build():
             self._memory = None
             self._layout.reset()

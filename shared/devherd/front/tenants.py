@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from devherd.front.journal import Journal
 from devherd.front.model import Model
 from devherd.kubelet.checkpoint import read_checkpoint
 from devherd.kubelet.podresources import PodResources, PodResourcesError
@@ -28,9 +29,12 @@ QUIET = 30.0
 class Tenants:
     """Feeds the model's tenancy. `changed` is awaited when a device was released."""
 
-    def __init__(self, settings: Settings, model: Model, changed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, settings: Settings, model: Model, journal: Journal, changed: Callable[[], Awaitable[None]]
+    ) -> None:
         self._paths = settings.paths
         self._model = model
+        self._journal = journal
         self._changed = changed
         self._client = PodResources(settings.paths.pod_resources)
         self._wake = asyncio.Event()
@@ -76,6 +80,7 @@ class Tenants:
                 event(logger, "debug", "PodResources does not answer", error=str(problem))
             self._list_problem = str(problem)
         released = self._model.release(time.monotonic())
+        self._journal.released(released)
         for resource, id in released:
             event(logger, "info", "released", resource=resource, id=id)
         if released or self._model.waiting():
