@@ -9,6 +9,7 @@ pods with neither.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from time import monotonic
 
@@ -33,6 +34,10 @@ class Loss(Struct, frozen=True):
 
     text: str
     rivals: tuple[Rival, ...]
+
+    def may_be_over(self) -> bool:
+        """Tell whether one of the processes named has ended."""
+        return any(rival.pid and not os.path.exists(f"/proc/{rival.pid}") for rival in self.rivals)
 
 
 class Contest:
@@ -91,8 +96,12 @@ class Contest:
             rivals,
         )
 
+    def asked(self) -> None:
+        """Somebody wants a look now; the looks after that come as after the first."""
+        self._looks = min(self._looks, 1)
+
     def look_again(self) -> float:
-        """Seconds until the next look whether the other server has gone."""
+        """Seconds until the next look whether the other server has gone, if none of its processes ends before."""
         return min(_LOOK_FIRST * 2.0 ** min(self._looks - 1, 10), _LOOK_MAX)
 
     def _count(self, identity: Identity) -> int:

@@ -109,6 +109,7 @@ class Registration:
         self._pauses = {one: min(until, monotonic() + SETTLE) for one, until in self._pauses.items()}
         self._failures = 0
         self._asked += 1
+        self._contest.asked()
         self._changes.kick()
 
     # What others tell us.
@@ -171,11 +172,13 @@ class Registration:
         if loss is None:
             return False
         self._say(state=TAKEN, identity=identity, stream_since=0.0, error=loss.text, rivals=loss.rivals)
-        asked = self._asked
-        await self._changes.until(
-            lambda: self._asked != asked or self._watch.current != identity or self._live(identity) is not None,
-            self._contest.look_again(),
-        )
+        asked, due = self._asked, monotonic() + self._contest.look_again()
+
+        def over() -> bool:
+            return self._asked != asked or self._watch.current != identity or self._live(identity) is not None
+
+        while monotonic() < due and not loss.may_be_over() and not await self._changes.until(over, 1.0):
+            pass
         return True
 
     async def _register(self, identity: Identity) -> None:

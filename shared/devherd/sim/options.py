@@ -47,6 +47,9 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     fixed_disconnect: Annotated[
         bool, Meta(description="an old stream's end leaves a newer registration alone (kubelets after 1.36)")
     ] = False
+    end_older: Annotated[bool, Meta(description="a new registration ends the older stream of the resource at once")] = (
+        False
+    )
     refuse_subfolders: Annotated[bool, Meta(description="refuse endpoints with a slash, as upstream discusses")] = False
     disk_full: Annotated[bool, Meta(description="the checkpoint cannot be written")] = False
     crash_on_vanish: Annotated[

@@ -80,6 +80,7 @@ class Registrar(rpc.RegistrationServicer):
 
     async def _connect(self, name: str, endpoint: str) -> None:
         client = PluginClient(name, endpoint_path(self._devices.folder, endpoint), endpoint)
+        older = self._clients.get(name)
         # Already here the predecessor's entry is lost, also when this dial fails later on.
         self._clients[name] = client
         try:
@@ -90,6 +91,8 @@ class Registrar(rpc.RegistrationServicer):
             await client.close()
             raise
         self._devices.connected(name, client, plugin_options)
+        if older is not None and self._options().end_older:
+            await older.close()
         if self._take_skip():
             self._log("stream-skipped", resource=name)
             return
