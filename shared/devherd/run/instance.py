@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from devherd.capture.archive import Capture
 from devherd.run import leftovers
 from devherd.run.control import RunControl
 from devherd.run.layout import InUse, Layout, claim_folder
@@ -25,6 +26,7 @@ from devherd.sim.kubelet_process import SimKubelet
 from devherd.sim.node import Node
 from devherd.sim.nodespec import NodeSpec, load
 from devherd.sim.places import NodeRoot
+from devherd.sim.replay import ReplayedNode
 
 EXAMPLES = Path(__file__).parent / "examples"
 
@@ -33,15 +35,16 @@ EXAMPLES = Path(__file__).parent / "examples"
 class Wish:
     """What kind of instance is wanted.
 
-    `node` names a simulated node (or its file); None: this machine's own /dev and /sys, which are only read.
+    `node` names a simulated node (or its file), or is a capture of a real one, with the captured plugin configurations;
+    None: this machine's own /dev and /sys, which are only read.
     `simulate_kubelet` false: this machine's kubelet, in the folders of `settings["paths"]` or the usual ones.
-    `plugin_configs` maps a plugin's name to the text of its YAML file; None: the examples of the simulated node.
+    `plugin_configs` maps a plugin's name to the text of its YAML file; None: those that belong to the node.
     `settings` is laid over devherd.yaml, two levels deep. `programs`: names of conf.d files, None for all.
     `exec_gap` is for how many seconds a kubelet that a boot has just started does nothing yet: the simulated one
     forks ready-made, a real one loads and starts for longer than that.
     """
 
-    node: str | NodeSpec | None = "workshop"
+    node: str | NodeSpec | Capture | None = "workshop"
     simulate_kubelet: bool = True
     plugin_configs: Mapping[str, str] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +69,7 @@ class Instance:
         self.wish = wish
         self.layout = Layout.named(name)
         self.supervisor = Supervisor(self.layout)
-        self.node: Node | None = None
+        self.node: Node | ReplayedNode | None = None
         self._kubelet: SimKubelet | None = None
         self._control: RunControl | None = None
         self._lock_fd = -1
@@ -145,17 +148,29 @@ class Instance:
         shutil.rmtree(self.layout.folder, ignore_errors=True)
         self.layout.make()
         wish = self.wish
-        spec = load(wish.node) if isinstance(wish.node, str) else wish.node
-        self.node = Node.build(spec, self.layout.node) if spec is not None else None
+        self.node = self._make_node()
         write_settings(self.layout, self._settings())
         configs = wish.plugin_configs
         if configs is None:
-            configs = example_configs(spec.name) if spec is not None else {}
+            configs = self._own_configs()
         for plugin, text in configs.items():
             write_plugin_config(self.layout, plugin, text)
         render(self.layout, wish.programs)
         if wish.simulate_kubelet:
             self._kubelet = self._make_kubelet()
+
+    def _make_node(self) -> Node | ReplayedNode | None:
+        wanted = self.wish.node
+        if isinstance(wanted, Capture):
+            return ReplayedNode.build(wanted, self.layout.node)
+        spec = load(wanted) if isinstance(wanted, str) else wanted
+        return Node.build(spec, self.layout.node) if spec is not None else None
+
+    def _own_configs(self) -> dict[str, str]:
+        """The plugin configurations that belong to the node."""
+        if isinstance(self.wish.node, Capture):
+            return self.wish.node.plugin_configs()
+        return example_configs(self.node.spec.name) if self.node is not None else {}
 
     def _settings(self) -> dict[str, Any]:
         layout = self.layout

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import uuid
 
 import msgspec
 from msgspec import Struct
 
+from devherd.sim.files import NodeFiles
 from devherd.sim.nodespec import Devices, NodeSpec, fill
 from devherd.sim.places import NodeRoot
 
@@ -45,6 +45,7 @@ class Node:
 
     def __init__(self, root: str, state: _State) -> None:
         self.root = root
+        self._files = NodeFiles(root)
         self._state = state
 
     @classmethod
@@ -54,8 +55,8 @@ class Node:
         node = cls(root, _State(spec, devices))
         for folder in ("dev", "sys/dev/char", "sys/dev/block", "sys/class", "sys/bus/pci/devices", "proc", "etc"):
             os.makedirs(os.path.join(root, folder), exist_ok=True)
-        node._write("/etc/machine-id", spec.machine_id + "\n")
-        node._new_boot_id()
+        node._files.write("/etc/machine-id", spec.machine_id + "\n")
+        node._files.new_boot_id()
         node._write_table()
         for device in devices:
             node._appear(device)
@@ -81,7 +82,7 @@ class Node:
     @property
     def rdev_table(self) -> str:
         """The file with device numbers, for `paths.rdev_table`."""
-        return os.path.join(self.root, "rdev")
+        return self._files.rdev_table
 
     @property
     def places(self) -> NodeRoot:
@@ -90,14 +91,7 @@ class Node:
 
     def paths(self) -> dict[str, str]:
         """The part of the settings' `paths` that points into this node."""
-        return {
-            "root": self.root,
-            "dev": os.path.join(self.root, "dev"),
-            "sys": os.path.join(self.root, "sys"),
-            "proc": os.path.join(self.root, "proc"),
-            "machine_id": os.path.join(self.root, "etc/machine-id"),
-            "rdev_table": self.rdev_table,
-        }
+        return self._files.paths()
 
     def present(self) -> list[str]:
         """Device nodes that are there, as logical paths."""
@@ -166,13 +160,12 @@ class Node:
             moves = {node_path(d.slot): node_path(n) for n, d in enumerate(found) if d.slot != n}
             if moves:
                 self.renumber(moves)
-        self._new_boot_id()
+        self._files.new_boot_id()
 
     @property
     def boot_id(self) -> str:
         """This boot's id."""
-        with open(os.path.join(self.root, "proc/sys/kernel/random/boot_id"), encoding="ascii") as file:
-            return file.read().strip()
+        return self._files.boot_id
 
     # Devices and slots
 
@@ -201,21 +194,21 @@ class Node:
         path = group.node_path(device.slot)
         if not group.bare:
             self._appear_sysfs(group, device)
-        self._write(path, "")
+        self._files.write(path, "")
         for link in group.links:
-            self._link(fill(link, device.index), path)
+            self._files.link(fill(link, device.index), path)
 
     def _appear_sysfs(self, group: Devices, device: Placed) -> None:
         self._appear_hardware(group, device.index)
         path, sysfs = group.node_path(device.slot), group.sysfs(device.index, device.slot)
         minor = group.minor + device.slot
-        self._write(f"/sys{sysfs}/uevent", f"MAJOR={group.major}\nMINOR={minor}\nDEVNAME={path[5:]}\n")
-        self._write(f"/sys{sysfs}/dev", f"{group.major}:{minor}\n")
-        self._link(f"/sys{sysfs}/subsystem", f"/sys/class/{group.subsystem}")
+        self._files.write(f"/sys{sysfs}/uevent", f"MAJOR={group.major}\nMINOR={minor}\nDEVNAME={path[5:]}\n")
+        self._files.write(f"/sys{sysfs}/dev", f"{group.major}:{minor}\n")
+        self._files.link(f"/sys{sysfs}/subsystem", f"/sys/class/{group.subsystem}")
         if group.parent:
-            self._link(f"/sys{sysfs}/device", f"/sys{group.hardware(device.index)}")
-        self._link(f"/sys/class/{group.subsystem}/{os.path.basename(path)}", f"/sys{sysfs}")
-        self._link(f"/sys/dev/{'char' if group.kind == 'c' else 'block'}/{group.major}:{minor}", f"/sys{sysfs}")
+            self._files.link(f"/sys{sysfs}/device", f"/sys{group.hardware(device.index)}")
+        self._files.link(f"/sys/class/{group.subsystem}/{os.path.basename(path)}", f"/sys{sysfs}")
+        self._files.link(f"/sys/dev/{'char' if group.kind == 'c' else 'block'}/{group.major}:{minor}", f"/sys{sysfs}")
 
     def _appear_hardware(self, group: Devices, index: int) -> None:
         folder = group.hardware(index)
@@ -225,15 +218,15 @@ class Node:
         if group.numa:
             files["numa_node"] = str(group.numa[index % len(group.numa)])
         for name, text in files.items():
-            self._write(f"/sys{folder}/{name}", text + "\n")
+            self._files.write(f"/sys{folder}/{name}", text + "\n")
         address = os.path.basename(folder)
         if _PCI.fullmatch(address):
-            self._write(f"/sys{folder}/uevent", f"PCI_SLOT_NAME={address}\n")
-            self._link(f"/sys{folder}/subsystem", "/sys/bus/pci")
-            self._link(f"/sys/bus/pci/devices/{address}", f"/sys{folder}")
+            self._files.write(f"/sys{folder}/uevent", f"PCI_SLOT_NAME={address}\n")
+            self._files.link(f"/sys{folder}/subsystem", "/sys/bus/pci")
+            self._files.link(f"/sys/bus/pci/devices/{address}", f"/sys{folder}")
         if group.driver:
-            os.makedirs(self._real(f"/sys/bus/pci/drivers/{group.driver}"), exist_ok=True)
-            self._link(f"/sys{folder}/driver", f"/sys/bus/pci/drivers/{group.driver}")
+            self._files.folder(f"/sys/bus/pci/drivers/{group.driver}")
+            self._files.link(f"/sys{folder}/driver", f"/sys/bus/pci/drivers/{group.driver}")
 
     def _vanish(self, device: Placed) -> None:
         group = self._group(device)
@@ -246,48 +239,16 @@ class Node:
         if group.parent and _PCI.fullmatch(os.path.basename(folder)):
             gone.append(f"/sys/bus/pci/devices/{os.path.basename(folder)}")
         for logical in gone:
-            if os.path.lexists(self._real(logical)):
-                os.unlink(self._real(logical))
-        shutil.rmtree(self._real("/sys" + (folder if group.parent else sysfs)), ignore_errors=True)
+            self._files.remove(logical)
+        shutil.rmtree(self._files.real("/sys" + (folder if group.parent else sysfs)), ignore_errors=True)
 
     def _write_table(self) -> None:
         rows = []
         for device in self._state.devices:
             if device.present:
                 group = self._group(device)
-                rows.append(f"{group.node_path(device.slot)} {group.kind} {group.major} {group.minor + device.slot}\n")
-        temp = self.rdev_table + ".new"
-        with open(temp, "w", encoding="utf-8") as file:
-            file.writelines(rows)
-        os.replace(temp, self.rdev_table)
-
-    def _new_boot_id(self) -> None:
-        self._write("/proc/sys/kernel/random/boot_id", f"{uuid.uuid4()}\n")
-
-    def _real(self, logical: str) -> str:
-        return self.root + logical
-
-    def _write(self, logical: str, text: str) -> None:
-        real = self._real(logical)
-        self._folder(os.path.dirname(real))
-        temp = f"{os.path.dirname(real)}/.{os.path.basename(real)}.new" if os.path.exists(real) else real
-        with open(temp, "w", encoding="utf-8") as file:
-            file.write(text)
-        if temp != real:
-            os.replace(temp, real)
-
-    @staticmethod
-    def _folder(path: str) -> None:
-        if not os.path.isdir(path):
-            os.makedirs(path, exist_ok=True)
-
-    def _link(self, logical: str, target: str) -> None:
-        real = self._real(logical)
-        self._folder(os.path.dirname(real))
-        if os.path.lexists(real):
-            os.unlink(real)
-        # Relative, as the kernel and udev write them; sysfs folders below /sys/dev are two levels deep.
-        os.symlink(os.path.relpath(self._real(target), os.path.dirname(real)), real)
+                rows.append(f"{group.node_path(device.slot)} {group.kind} {group.major} {group.minor + device.slot}")
+        self._files.write_rdev_table(rows)
 
     def _save(self) -> None:
         path = os.path.join(self.root, _STATE)
