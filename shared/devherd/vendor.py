@@ -66,7 +66,8 @@ class Manifest:
 
     `config` is the msgspec Struct of `plugins.d/<name>.yaml`; `vendor` is `module:factory`, called in the
     probe as `factory(config, host)`; `wakes_on` are udev subsystems (or `config`) that may end dormancy;
-    `validate` checks what the schema cannot say and returns (key path, message) pairs.
+    `validate` checks what the schema cannot say and returns (key path, message) pairs. `captures` are glob patterns of
+    logical paths in /sys and /proc that a capture of a node takes in addition to the usual ones (capture/choice.py).
     """
 
     name: str
@@ -76,6 +77,7 @@ class Manifest:
     wakes_on: tuple[str, ...] = ()
     validate: Callable[[Any], list[tuple[tuple[str | int, ...], str]]] | None = None
     importers: dict[str, str] = field(default_factory=dict)
+    captures: tuple[str, ...] = ()
 
 
 def load_object(reference: str) -> Any:

@@ -45,17 +45,17 @@ ATTRIBUTES = frozenset(word for words in ATTRIBUTE_GROUPS.values() for word in w
 """Names of attributes that are read, wherever they are below a device that is taken."""
 
 FOLDERS = re.compile(
-    r"ports|[0-9]{1,4}|gids|pkeys|gid_attrs|ndevs|types|counters|hw_counters|errors|pr|power|region[0-9]+|rom\S*|nodes"
+    r"ports|[0-9]{1,4}|gids|pkeys|gid_attrs|ndevs|types|counters|hw_counters|errors|pr|region[0-9]+|rom\S*|nodes"
 )
 """Attribute groups below a device: their folders are entered; in those of InfiniBand every file is read."""
 READ_ALL = re.compile(r"gids|pkeys|ndevs|types|counters|hw_counters")
 
-LINKS = re.compile(r"subsystem|driver|device|iommu_group|physfn|virtfn[0-9]+|of_node|firmware_node|module|bus|ibdev")
+LINKS = re.compile(r"subsystem|driver|device|iommu_group|physfn|virtfn[0-9]+|module|bus|ibdev")
 """Links that are taken from a device's folder; their targets need not be."""
 
 PROC = (
     "/proc/version", "/proc/devices", "/proc/driver/nvidia/version", "/proc/driver/nvidia/gpus/*/information",
-    "/proc/driver/nvidia-caps/*", "/proc/driver/nvidia-nvlink/*", "/proc/sys/fs/inotify/*", "/proc/meminfo",
+    "/proc/driver/nvidia-caps/*", "/proc/driver/nvidia-nvlink/*", "/proc/sys/fs/inotify/*",
 )  # fmt: skip
 SYS = (
     *(f"/sys/module/{name}/version" for name in ("nvidia", "amdgpu", "i915", "mlx5_core", "ib_core", "sfc", "xocl")),

@@ -108,7 +108,7 @@ class Source:
             "devherd": __version__,
             "taken": time.time(),
             "redacted": redactor.enabled,
-            "replaced": dict(sorted(redactor.counts.items())),
+            "replaced": {kind: number for kind, number in sorted(redactor.counts.items()) if number},
             "kernel": platform.release(),
             "machine": platform.machine(),
             "plugins": sorted(self.statuses),

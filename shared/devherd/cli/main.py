@@ -19,10 +19,12 @@ _COMMANDS = {
     "status": "devherd.cli.status:status",
     "devices": "devherd.cli.devices:devices",
     "explain": "devherd.cli.explain:explain",
+    "events": "devherd.cli.events:events",
     "verify": "devherd.cli.verify:verify",
     "wait": "devherd.cli.wait:wait",
     "config": "devherd.cli.config:config",
     "simulate": "devherd.cli.simulate:simulate",
+    "capture": "devherd.cli.capture:capture",
 }
 """In the order a newcomer meets them."""
 
@@ -35,6 +37,7 @@ Start here:
   devherd status              what runs, and what the kubelet has
   devherd devices             every device: healthy or not, why, and who holds it
   devherd explain /dev/fuse   why something is offered, or why not
+  devherd events              what happened, in time order
 
 \b
 Exit codes: 0 ok, 1 error, 2 wrong usage, 3 not ready, 4 in use, 5 timeout.

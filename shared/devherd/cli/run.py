@@ -33,11 +33,12 @@ PRIVATE = ("etc", "run", "state", "log", "cache")
     metavar="[NODE]",
     help=f"Simulate kubelet and node. NODE: a name from `devherd simulate nodes`, or a YAML file. [{DEFAULT_NODE}]",
 )
+@click.option("--from", "capture", metavar="FILE", help="Simulate the node of a `devherd capture` (or doctor bundle).")
 @click.option("--once", is_flag=True, help="Walk the main job once, on simulated and on real device nodes, and exit.")
 @click.option("--name", default="", metavar="NAME", help="Name of the private instance, to run several.")
 @click.option("--keep", is_flag=True, help="Keep the instance's folder (logs, state) after the end.")
 @common
-def run(app: App, simulate: str | None, once: bool, name: str, keep: bool) -> int:
+def run(app: App, simulate: str | None, capture: str | None, once: bool, name: str, keep: bool) -> int:
     """Run everything in the foreground until Ctrl-C, which leaves nothing behind.
 
     With --simulate: supervisord, the plugins, a kubelet and a node, all private, no root needed.
@@ -46,6 +47,8 @@ def run(app: App, simulate: str | None, once: bool, name: str, keep: bool) -> in
     from devherd.run.instance import stop_on_signals
     from devherd.run.layout import InUse
 
+    if once and capture:
+        raise Fault("--once walks a node whose devices it knows; leave --from out", code=USAGE)
     if once and app.config:
         raise Fault("--once brings its own configuration; leave --config out", code=USAGE)
     try:
@@ -54,13 +57,17 @@ def run(app: App, simulate: str | None, once: bool, name: str, keep: bool) -> in
                 from devherd.cli.once import run_once
 
                 return run_once(app.out, name or "once", simulate or DEFAULT_NODE)
-            wish = _simulated(simulate, keep) if simulate else _for_this_node(app.config, keep)
-            return _foreground(app, wish, name or "default")
+            if capture:
+                wish = replayed(capture, keep)
+            else:
+                wish = _simulated(simulate, keep) if simulate else _for_this_node(app.config, keep)
+            return foreground(app, wish, name or "default")
     except InUse as error:
         raise Fault(str(error), "Another name: --name NAME", code=IN_USE) from None
 
 
-def _foreground(app: App, wish: Wish, name: str) -> int:
+def foreground(app: App, wish: Wish, name: str) -> int:
+    """Start an instance and show it until Ctrl-C. Raises InUse, Fault."""
     from devherd.cli.feed import Feed
     from devherd.cli.link import Link
     from devherd.cli.live import LiveView
@@ -138,6 +145,19 @@ def _simulated(node: str, keep: bool) -> Wish:
     except ConfigError as error:
         raise Fault(f"{node} cannot be used:\n{error}") from None
     return Wish(node=spec, keep=keep)
+
+
+def replayed(path: str, keep: bool = False) -> Wish:
+    """The node of a capture, with its plugin configurations and settings. Raises Fault."""
+    from devherd.capture.about import settings_of
+    from devherd.capture.archive import Capture, CaptureError
+    from devherd.run.instance import Wish
+
+    try:
+        capture = Capture.load(path)
+        return Wish(node=capture, settings=settings_of(capture), keep=keep)
+    except CaptureError as error:
+        raise Fault(str(error)) from None
 
 
 def _for_this_node(config: str | None, keep: bool) -> Wish:

@@ -22,12 +22,27 @@ PATIENCE = 30.0
 """Seconds to wait for resources and pods after a kubelet start, before saying what is still missing."""
 
 
-@click.group()
-def simulate() -> None:
+@click.group(invoke_without_command=True)
+@click.option("--from", "capture", metavar="FILE", help="Replay the node of a `devherd capture`, in the foreground.")
+@click.option("--name", default="", metavar="NAME", help="Name of the private instance, with --from.")
+@json_option
+@click.pass_context
+def simulate(context: click.Context, capture: str | None, name: str, as_json: bool) -> int | None:
     """Act on a running simulation: pods, kubelet, reboot, broken devices.
 
-    Start one in another terminal with `devherd run --simulate` (or `make run`).
+    Start one in another terminal with `devherd run --simulate` (or `make run`), or replay a captured node:
+    `devherd simulate --from FILE`.
     """
+    if context.invoked_subcommand is not None:
+        if capture:
+            raise Fault("--from starts a simulation; it goes with no command", code=USAGE)
+        return None
+    if not capture:
+        click.echo(context.get_help())
+        return USAGE
+    from devherd.cli.run import run
+
+    return int(context.invoke(run, simulate=None, capture=capture, once=False, name=name, keep=False, as_json=as_json))
 
 
 @simulate.group()
