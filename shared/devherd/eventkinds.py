@@ -1,0 +1,49 @@
+"""The kinds of events in the audit trail, with what each means and the fields it has."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """What happened, as one sentence without an end, and the names of the fields, in the order people want them."""
+
+    meaning: str
+    fields: tuple[str, ...]
+
+
+KINDS: dict[str, Kind] = {
+    "started": Kind("a program began", ("pid", "version", "boot")),
+    "stopped": Kind("a program ended by itself or was told to", ("pid", "exit", "reason")),
+    "kubelet-up": Kind("another kubelet listens than before", ("pid", "version", "exe", "exe_modified")),
+    "kubelet-down": Kind("the kubelet's process ended", ("pid", "since", "seconds_up")),
+    "registered": Kind("the kubelet opened its stream and has our list", ("resource", "ms", "kubelet_pid", "socket")),
+    "stream-lost": Kind("the kubelet's stream ended", ("resource", "seconds", "kubelet_pid")),
+    "registration-refused": Kind("the kubelet refused for good", ("resource", "reason")),
+    "taken": Kind("another server has our resource", ("resource", "reason")),
+    "taken-back": Kind("the other server is gone", ("resource", "state")),
+    "layout-changed": Kind("sockets are now elsewhere", ("layout", "reason")),
+    "list": Kind(
+        "devices came, went, or were listed first after a start",
+        ("resource", "number", "devices", "healthy", "added", "removed", "left_out"),
+    ),
+    "verdict": Kind(
+        "a device became unhealthy or healthy, or why changed", ("resource", "id", "healthy", "reason", "fault")
+    ),
+    "verdicts-cut": Kind("so many more verdicts changed at once than were noted", ("resource", "more")),
+    "withdrawn": Kind("a resource is no longer offered", ("resource",)),
+    "allocated": Kind("the kubelet was given the answer for one container", ("resource", "ids", "devices", "ms")),
+    "refused": Kind("an allocation was refused", ("resource", "ids", "devices", "reason")),
+    "released": Kind("no pod holds these devices any more", ("resource", "ids", "devices")),
+    "prepare-failed": Kind("devices could not be made ready for a container", ("resource", "ids", "reason")),
+    "heartbeat-stopped": Kind("a probe or a front is silent, and since when", ("what", "since", "reason")),
+    "heartbeat-back": Kind("it answers again", ("what", "since", "seconds")),
+    "probe-replaced": Kind("a probe hung or ended, and a new one is started", ("cause", "pid", "doing", "reason")),
+    "config-loaded": Kind("configuration was read again", ("path",)),
+    "config-refused": Kind("configuration is wrong; what was in force stays", ("path", "problems")),
+    "asked": Kind("somebody asked a front for this on its control socket", ("op", "by")),
+    "signalled": Kind("fronts were told that a kubelet came", ("why", "programs", "ms")),
+    "restart": Kind("a program was restarted, by whom and why", ("what", "by", "reason", "pid")),
+    "events-lost": Kind("so many events could not be written before this one", ("count",)),
+}
+"""Kind -> meaning. What a program notes beyond these is shown as it is."""
