@@ -5,6 +5,8 @@ A start has to beat the kubelet's first pod, and the probe needs as long to load
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 
 from devherd.process import adopt_lock
@@ -21,6 +23,8 @@ def main(arguments: list[str]) -> int:
         return 2
     plugin, reference = options["--plugin"], options["--manifest"]
     adopt_lock()
+    _never_wait_for_the_log()
+    _tune_grpc()
     from devherd.front.spawn import early_probe
 
     probe = early_probe(plugin, reference)
@@ -28,6 +32,22 @@ def main(arguments: list[str]) -> int:
     from devherd.front.start import run
 
     return run(plugin, reference, options["--config"], probe)
+
+
+def _never_wait_for_the_log() -> None:
+    """A supervisord that hangs reads its pipe no more: lose log lines then, rather than stop serving."""
+    if stat.S_ISFIFO(os.fstat(2).st_mode):
+        os.set_blocking(2, False)
+
+
+def _tune_grpc() -> None:
+    """Before grpc is imported; an operator's own settings win.
+
+    Its older poller answers the kubelet's dial back sooner than the event engine: with four resources on a real
+    kubelet the last list was known some milliseconds earlier. And its core would log each connection that ends.
+    """
+    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _without_tls() -> None:
