@@ -341,13 +341,18 @@ class Front:
             await asyncio.sleep(1.0)
 
     async def _stop(self, control: ControlServer) -> None:
-        """SIGTERM: end the streams, remove the sockets; the kubelet keeps our capacity for five minutes."""
+        """SIGTERM: whatever takes time, then end the streams and remove the sockets.
+
+        From that moment the kubelet is without our devices until a new front registers (it keeps the capacity for
+        five minutes), so until then we answer, and after it we are gone at once.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.probe.stop()
+        await self.writer.flush(2.0)
         await self.stations.close()
         await control.stop()
-        await self.probe.stop()
         if self._exit == EXIT_ABSENT:
             # Not for a restart: the claims of a plugin that comes back linger for it.
             self.claims.release()
