@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, cast
 
@@ -15,11 +16,12 @@ from devherd import log
 from devherd.control import PollServer
 from devherd.process import adopt_lock
 
+from devherd_watcher.care import Care
 from devherd_watcher.fronts import Fronts, Round
 from devherd_watcher.listener import OK, READY, Event, EventStream
 from devherd_watcher.notify import Notifier
 from devherd_watcher.owner import Owner
-from devherd_watcher.settings import LogSettings, Settings, Wrong, read_settings
+from devherd_watcher.settings import LogSettings, Read, Wrong, decode, load, read
 from devherd_watcher.socketwatch import SocketWatch
 
 SOCKET = "kubelet.sock"
@@ -27,6 +29,8 @@ RELOOK = 0.05
 """Seconds after an event of supervisord at which its children are looked at once more."""
 SLOW = 5.0
 """Seconds between looks that rely on no event."""
+SULK = 60.0
+"""Seconds for which the care is left out after an unexpected error in it: the signals matter more."""
 
 logger = logging.getLogger("devherd_watcher")
 
@@ -34,15 +38,18 @@ logger = logging.getLogger("devherd_watcher")
 class Watcher:
     """One run of the watcher. `stdin` and `stdout` are the descriptors of supervisord's listener protocol."""
 
-    def __init__(self, config: str, settings: Settings, stdin: int = 0, stdout: int = 1) -> None:
+    def __init__(self, config: str, known: Read, stdin: int = 0, stdout: int = 1) -> None:
         self._config = config
-        self._settings = settings
+        self._settings = settings = known.settings
         self._stdin, self._stdout = stdin, stdout
         self._stream = EventStream()
         self._notifier = Notifier()
         self._fronts = Fronts(os.getppid())
         self._watch = SocketWatch(settings.device_plugins, SOCKET)
         self._owner = Owner(self._watch.path)
+        self._care = Care(config, settings, self._fronts, known.memory, known.problem)
+        self._care_from = 0.0
+        self._care_problem = ""
         self._control: PollServer | None = None
         self._states: dict[str, str] = {}
         self._started = time.time()
@@ -82,16 +89,19 @@ class Watcher:
             self._handle_signals(wakeup)
         if self._stdin in ready:
             self._receive()
-        for fd in ready:
-            if self._control is not None:
-                self._control.ready(fd)
+        for fd in ready - {self._watch.fileno(), wakeup, self._stdin}:
+            if self._control is None or not self._control.ready(fd):
+                self._cared(self._care.ready, fd, time.monotonic())
         self._timers(time.monotonic())
 
     def _wait(self, wakeup: int) -> set[int]:
-        times = [at for at in (self._relook, self._owner.next_look, self._slow) if at is not None]
-        timeout = max(0.0, min(times) - time.monotonic())
+        now = time.monotonic()
+        care = max(self._care.next(), self._care_from)
+        times = [at for at in (self._relook, self._owner.next_look, self._slow, care) if at is not None]
+        timeout = max(0.0, min(times) - now)
         poller = select.poll()
-        for fd in (self._watch.fileno(), wakeup, self._stdin, *(self._control.fds() if self._control else ())):
+        fds = [*(self._control.fds() if self._control else ()), *(self._care.fds() if now >= self._care_from else ())]
+        for fd in (self._watch.fileno(), wakeup, self._stdin, *fds):
             if fd >= 0:
                 poller.register(fd, select.POLLIN)
         return {fd for fd, _ in poller.poll(int(timeout * 1000) + 1)}
@@ -125,6 +135,7 @@ class Watcher:
         for event in self._stream.feed(data):
             os.write(self._stdout, OK + READY)
             self._supervisor_event(event)
+            self._cared(self._care.event, event, time.monotonic())
 
     def _supervisor_event(self, event: Event) -> None:
         if event.name.startswith("PROCESS_STATE_"):
@@ -142,11 +153,26 @@ class Watcher:
             self._relook = None if self._fronts.refresh() else now + RELOOK
         if self._owner.look(now, time.time()) and self._owner.identity is not None:
             log.event(logger, "info", "the kubelet listens", pid=str(self._owner.identity.pid))
+            self._cared(self._care.kubelet_came, self._owner.identity, now)
         if now >= self._slow:
             self._slow = now + SLOW
             self._fronts.refresh()
             if self._watch.check():
                 self._kubelet_came(time.monotonic_ns(), "slow look")
+            self._cared(self._care.slow, now)
+        self._cared(self._care.timers, now)
+
+    def _cared(self, call: Callable[..., None], *arguments: object) -> None:
+        """What goes beyond signalling must never end it."""
+        if time.monotonic() < self._care_from:
+            return
+        try:
+            call(*arguments)
+            self._care_problem = ""
+        except Exception as error:
+            logger.exception("unexpected error; only signalling for a while")
+            self._care_problem = f"only signalling for {SULK:g} s after an unexpected error: {error}"
+            self._care_from = time.monotonic() + SULK
 
     def _take_signals(self) -> int:
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -171,12 +197,20 @@ class Watcher:
             self._running = False
 
     def _reload(self) -> None:
+        """Read the configuration again, in a child: it takes longer than a kubelet may wait for its signal."""
+        config = self._config
+        self._care.chores.start("reading", lambda: load(config), self._loaded, 30.0, time.monotonic())
+
+    def _loaded(self, answer: Any, problem: str) -> None:
         try:
-            before, self._settings = self._settings, read_settings(self._config)
+            if problem:
+                raise Wrong(problem)
+            before, self._settings = self._settings, decode(answer).settings
         except Wrong as error:
             log.event(logger, "error", "the new configuration is wrong; the old one stays", problems=str(error))
             return
         _set_up_log(self._settings.log)
+        self._care.reload(self._settings)
         if before.device_plugins != self._settings.device_plugins:
             self._watch.close()
             self._watch = SocketWatch(self._settings.device_plugins, SOCKET)
@@ -206,7 +240,13 @@ class Watcher:
     def _status(self) -> dict[str, Any]:
         identity = self._owner.identity
         programs = [
-            {"name": p.name, "pid": p.pid, "front": bool(p.front), "state": self._states.get(p.name, "")}
+            {
+                "name": p.name,
+                "pid": p.pid,
+                "front": bool(p.front),
+                "state": self._states.get(p.name, ""),
+                **(self._care.front_status(p) if p.front else {}),
+            }
             for p in self._fronts.programs()
         ]
         return {
@@ -224,9 +264,12 @@ class Watcher:
             "folder": {"path": self._watch.folder, "watched": self._watch.watched, "problem": self._watch.problem},
             "signals": {"rounds": self._rounds, "sent": self._sent, "last": self._last},
             "programs": programs,
+            **self._care.status(),
+            "problem": self._care_problem,
         }
 
     def _close(self) -> None:
+        self._care.close()
         if self._control is not None:
             self._control.close()
         self._watch.close()
@@ -244,9 +287,9 @@ def start(config: str) -> int:
     os.set_blocking(2, False)
     _set_up_log(LogSettings("info", "text"))
     try:
-        settings = read_settings(config)
+        known = read(config)
     except Wrong as error:
         log.event(logger, "error", "the configuration is wrong", problems=str(error))
         return 1
-    _set_up_log(settings.log)
-    return Watcher(config, settings).run()
+    _set_up_log(known.settings.log)
+    return Watcher(config, known).run()

@@ -10,7 +10,7 @@ import os
 from itertools import pairwise
 from typing import NamedTuple
 
-from devherd.process import Handle, children_of, read_command, read_signals
+from devherd.process import Handle, children_of, read_command, read_signals, read_stat
 
 FRONT = "devherd.front"
 
@@ -21,6 +21,7 @@ class Program:
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self.name = ""
+        self.plugin = ""
         self.front: bool | None = None
         self.safe = False
 
@@ -42,6 +43,8 @@ class Fronts:
 
     def __init__(self, supervisor: int) -> None:
         self.supervisor = supervisor
+        stat = read_stat(supervisor)
+        self.identity = (supervisor, stat.start if stat is not None else 0)
         self._programs: dict[int, Program] = {}
         self._before_exec = read_command(supervisor)
 
@@ -108,6 +111,7 @@ class Fronts:
         if not command or command == self._before_exec:
             return
         program.front = FRONT in command
+        program.plugin = _option(command, "--plugin")
         program.name = _option(command, "--name") or _option(command, "--plugin") or os.path.basename(command[0])
 
 

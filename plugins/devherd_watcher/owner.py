@@ -29,6 +29,14 @@ def listener(path: str) -> Identity:
     return Identity(pid, stat.start if stat is not None else 0)
 
 
+def answers(path: str, identity: Identity) -> bool:
+    """Whether this very process takes a connection right now: one that is frozen, or gone, does not."""
+    try:
+        return listener(path) == identity
+    except OSError:
+        return False
+
+
 class Owner:
     """Looks a few times after the socket appeared (it is bound before it is listened on), pausing ever longer.
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from devherd_watcher import memory
+from devherd_watcher.memory import Memory
 
 
 class LogSettings(NamedTuple):
@@ -17,20 +20,45 @@ class LogSettings(NamedTuple):
     format: str
 
 
+class Rules(NamedTuple):
+    """As `devherd.settings.Watcher`."""
+
+    escalate: bool = True
+    confirm: float = 1.0
+    ping: float = 15.0
+    silent: float = 60.0
+    hold_first: float = 5.0
+    hold_max: float = 300.0
+    stable: float = 120.0
+
+
 class Settings(NamedTuple):
-    """What the watcher needs of devherd.yaml."""
+    """What the watcher needs of devherd.yaml, and this boot's id."""
 
     device_plugins: str
     run: str
     log: LogSettings
+    etc: str
+    state: str
+    log_folder: str
+    boot: str
+    rules: Rules
 
 
 class Wrong(Exception):
     """The configuration cannot be used; the text lists every problem."""
 
 
-def read_settings(path: str) -> Settings:
-    """Read devherd.yaml. Raises Wrong."""
+class Read(NamedTuple):
+    """The settings, what an earlier watcher knew, and what is wrong with that."""
+
+    settings: Settings
+    memory: Memory
+    problem: str
+
+
+def read(path: str) -> Read:
+    """Read devherd.yaml and the watcher's memory. Raises Wrong."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -38,7 +66,7 @@ def read_settings(path: str) -> Settings:
         try:
             os.close(reading)
             with open(writing, "w", encoding="utf-8") as file:
-                json.dump(_load(path), file)
+                json.dump(load(path), file)
             status = 0
         finally:
             os._exit(status)
@@ -47,13 +75,22 @@ def read_settings(path: str) -> Settings:
         text = file.read()
     os.waitpid(pid, 0)
     answer = json.loads(text) if text else {"problems": f"{path}: reading it failed"}
+    return decode(answer)
+
+
+def decode(answer: dict[str, Any]) -> Read:
+    """What `load` gave. Raises Wrong."""
     if "problems" in answer:
         raise Wrong(answer["problems"])
-    return Settings(answer["device_plugins"], answer["run"], LogSettings(*answer["log"]))
+    places = {key: answer[key] for key in ("device_plugins", "run", "etc", "state", "log_folder", "boot")}
+    settings = Settings(log=LogSettings(*answer["log"]), rules=Rules(*answer["rules"]), **places)
+    return Read(settings, memory.decode(answer["memory"]), answer["problem"])
 
 
-def _load(path: str) -> dict[str, object]:
+def load(path: str) -> dict[str, Any]:
+    """All of it as plain data; `problems` in place of it when the file is wrong. For a child: it needs much code."""
     from devherd.config import format_problems, load_settings
+    from devherd.state import boot_id
 
     try:
         loaded = load_settings(path)
@@ -63,5 +100,18 @@ def _load(path: str) -> dict[str, object]:
     settings = loaded.value
     if settings is None:
         return {"problems": format_problems(loaded.problems)}
-    log = [settings.log.level, settings.log.format]
-    return {"device_plugins": settings.paths.device_plugins, "run": settings.paths.run, "log": log}
+    paths, rules = settings.paths, settings.watcher
+    boot = boot_id(paths)
+    saved, problem = memory.load(os.path.join(paths.state, memory.FILE), boot)
+    return {
+        "device_plugins": paths.device_plugins,
+        "run": paths.run,
+        "etc": paths.etc,
+        "state": paths.state,
+        "log_folder": paths.log,
+        "boot": boot,
+        "log": [settings.log.level, settings.log.format],
+        "rules": [getattr(rules, name) for name in Rules._fields],
+        "memory": saved._asdict(),
+        "problem": problem,
+    }

@@ -39,6 +39,10 @@ NOT_FOUND = 127
 WAIT = 10
 """Seconds to wait for a supervised holder to go. An orphan has half of it after SIGTERM, and half after SIGKILL."""
 STEP = 0.1
+HOLD_MAX = 3600.0
+"""A hold that would last longer than so many seconds is of another boot, or no hold."""
+HOLD_STOPPED = 10.0
+"""Seconds a watcher has to stop again what was stopped under an earlier supervisord."""
 
 NUMBERS = ("--nice", "--nofile", "--oom", "--wait")
 HELP = (
@@ -74,6 +78,25 @@ class Holder(NamedTuple):
         """True when the parent that started it is gone."""
         stat = read_stat(self.pid)
         return stat is not None and (stat.parent != self.parent or not alive(self.parent, self.parent_start))
+
+
+class Hold(NamedTuple):
+    """A hold file's content."""
+
+    kind: bytes
+    values: tuple[float, ...]
+    why: str
+
+    def left(self, began: float) -> float:
+        """Seconds still to wait for a program whose wait began at a monotonic time."""
+        if self.kind == b"until" and len(self.values) == 1:
+            left = self.values[0] - time.monotonic()
+            return left if left <= HOLD_MAX else 0.0
+        if self.kind == b"stopped" and len(self.values) == 2:
+            parent = read_stat(os.getppid())
+            if parent is not None and (parent.pid, parent.start) != self.values:
+                return began + HOLD_STOPPED - time.monotonic()
+        return 0.0
 
 
 class Stop(Exception):
@@ -168,9 +191,50 @@ def take_lock(path: str, name: str, wait: float, say: Callable[[str], None]) -> 
             parent = f", supervised by pid {recorded.parent}" if recorded is not None else ""
             raise Stop(TAKEN, f"{name} already runs as pid {pid}{parent}; stop that one first")
         _wait_stoppable(STEP)
+    if not _still_there(fd, path):
+        # Removed or replaced while we waited: another one would lock the new file beside us.
+        os.close(fd)
+        return take_lock(path, name, wait, say)
     _record(fd)
     os.set_inheritable(fd, True)
     return fd
+
+
+def _still_there(fd: int, path: str) -> bool:
+    try:
+        ours, there = os.fstat(fd), os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def wait_while_held(path: str, name: str, say: Callable[[str], None]) -> None:
+    """Wait as the watcher's hold file says: `until TIME` (monotonic seconds: a crash loop), or `stopped PID START`.
+
+    The latter is of a program that was stopped under the supervisord PID: another one starts it only because its
+    configuration says so, and the watcher is about to stop it again. A watcher that is gone holds nothing up for
+    long, and whoever removes the file ends the wait.
+    """
+    began, said = time.monotonic(), False
+    while (hold := _read_hold(path)) is not None:
+        left = hold.left(began)
+        if left <= 0:
+            return
+        if not said:
+            said = True
+            say(f"{name} is held back for up to {left:.0f} s: {hold.why} (at once: remove {path})")
+        _wait_stoppable(min(STEP, left))
+
+
+def _read_hold(path: str) -> Hold | None:
+    try:
+        with open(path, "rb") as file:
+            first, _, rest = file.read(2000).partition(b"\n")
+        kind, *numbers = first.split()
+        values = tuple(float(number) for number in numbers)
+    except (OSError, ValueError):
+        return None
+    return Hold(kind, values, rest.decode(errors="replace").strip())
 
 
 def _try_lock(fd: int) -> bool:
@@ -243,6 +307,7 @@ def launch(arguments: list[str]) -> NoReturn:
     leave_with_parent()
     set_limits(options, say)
     fd = take_lock(options.lock, options.name, options.wait, say)
+    wait_while_held(os.path.splitext(options.lock)[0] + ".hold", options.name, say)
     os.environ[LOCK_FD] = str(fd)
     try:
         os.execvp(options.command[0], options.command)
