@@ -24,6 +24,7 @@ _COMMANDS = {
     "wait": "devherd.cli.wait:wait",
     "config": "devherd.cli.config:config",
     "simulate": "devherd.cli.simulate:simulate",
+    "doctor": "devherd.cli.doctor:doctor",
     "capture": "devherd.cli.capture:capture",
 }
 """In the order a newcomer meets them."""
