@@ -20,6 +20,7 @@ _COMMANDS = {
     "devices": "devherd.cli.devices:devices",
     "explain": "devherd.cli.explain:explain",
     "events": "devherd.cli.events:events",
+    "top": "devherd.cli.top:top",
     "verify": "devherd.cli.verify:verify",
     "wait": "devherd.cli.wait:wait",
     "config": "devherd.cli.config:config",
