@@ -98,7 +98,7 @@ def test_an_instance_is_rendered_from_the_shipped_files_with_no_path_of_the_node
         text = path.read_text().replace(layout.folder, "")
         for production in ("/usr/lib/devherd", "/etc/devherd/", "/run/devherd/", "/var/", "--oom", "--nice"):
             assert production not in text, path
-    generic = read(rendered[1])["program:generic"]
+    generic = read(rendered[1 + programs().index("generic")])["program:generic"]
     shipped_generic = read(shipped() / "conf.d" / "generic.conf")["program:generic"]
     assert shlex.split(generic["command"])[0] == sys.executable
     same = set(shipped_generic) - {"command", "stdout_logfile"}

@@ -1,0 +1,1 @@
+"""Prometheus metrics of all devherd programs of a node. It asks their control sockets and touches nothing else."""
