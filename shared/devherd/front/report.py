@@ -26,6 +26,7 @@ def status(front: Front) -> dict[str, Any]:
         "title": front.manifest.title,
         "pid": os.getpid(),
         "started": front.started,
+        "now": time.time(),
         "version": __version__,
         "boot_id": front.model.boot_id,
         "kubelet": front.stations.kubelet(),
