@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from devherd.host.shortage import raise_if_short
 from devherd.values import Claim, Device, Mount, Resource, Skipped
 
 from devherd_generic import globs, names, tree
@@ -69,6 +70,7 @@ class Scan:
         except globs.GlobError as error:
             self._skip(rule, rule.label, str(error))
         except Exception as error:
+            raise_if_short(error)
             logger.exception("rule %s failed", rule.label)
             self._skip(rule, rule.label, f"internal error, please report it: {type(error).__name__}: {error}")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import string
 import tempfile
 from pathlib import Path
 
 import pytest
-from devherd.host import Host
+from devherd.host import Host, View
 from devherd.host.chardev import parse_rdev_table
 from devherd.host.pci import parse_address, pci_device, pci_devices
 from devherd.host.sysfs import Sysfs
@@ -273,3 +274,18 @@ def test_addresses_are_read_in_any_case_and_written_one_way(domain: int, bus: in
 def test_other_texts_are_no_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="no PCI address"):
         parse_address(text)
+
+
+def test_no_descriptors_left_is_an_error_and_not_an_empty_host(tmp_path: Path) -> None:
+    """An empty listing would withdraw every device of a healthy node."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/x0").touch()
+    view = View(Host(Paths(root=str(tmp_path), dev=str(tmp_path / "dev"))))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            view.names("/dev")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert view.names("/dev") == ("x0",)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from devherd.host.shortage import raise_if_short
+
 if TYPE_CHECKING:
     from devherd.host.access import Host
 
@@ -41,7 +43,8 @@ class RdevTable:
                 with open(self._path, encoding="utf-8", errors="replace") as file:
                     self._numbers = parse_rdev_table(file.read())
                 self._stamp = stamp
-        except OSError:
+        except OSError as error:
+            raise_if_short(error)
             self._stamp, self._numbers = None, {}
         return self._numbers
 
@@ -66,7 +69,8 @@ def thing_of(host: Host, kind: str, major: int, minor: int) -> str:
     link = f"{host.paths.sys}/dev/{KINDS.get(kind, 'char')}/{major}:{minor}"
     try:
         target = os.readlink(link)
-    except OSError:
+    except OSError as error:
+        raise_if_short(error)
         return f"{kind}:{major}:{minor}"
     place = _below_sysfs(host, link, target)
     if not place.isascii():

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from devherd.host.shortage import raise_if_short
+
 if TYPE_CHECKING:
     from devherd.host.access import Host
 
@@ -23,7 +25,8 @@ class Sysfs:
         try:
             with open(self._host.path(path), "rb") as file:
                 return file.read(LARGEST).decode("utf-8", "replace").strip(" \t\r\n\0")
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_short(error)
             return None
 
     def integer(self, path: str) -> int | None:
@@ -38,14 +41,16 @@ class Sysfs:
         """The last component of a link's target (`driver`, `subsystem`, `iommu_group`, `physfn`)."""
         try:
             return os.path.basename(os.readlink(self._host.path(path)).rstrip("/")) or None
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_short(error)
             return None
 
     def names(self, folder: str) -> tuple[str, ...]:
         """What a folder holds, sorted; empty when missing."""
         try:
             return tuple(sorted(os.listdir(self._host.path(folder))))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_short(error)
             return ()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from devherd.host.chardev import DeviceNode, thing_of
 from devherd.host.numa import node_of_folder
+from devherd.host.shortage import raise_if_short
 
 if TYPE_CHECKING:
     from devherd.host.access import Host
@@ -82,7 +83,8 @@ class View:
                 target = os.readlink(real)
             except PermissionError:
                 return Entry(start, "denied")
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                raise_if_short(error)
                 return Entry(start, "missing")
             followed = self._follow(folder, target)
             if followed is None:
@@ -102,7 +104,8 @@ class View:
             where = self._folder(folder)
             try:
                 names = tuple(sorted(os.listdir(self._real_folder(where)))) if where is not None else ()
-            except OSError:
+            except OSError as error:
+                raise_if_short(error)
                 names = ()
             self._names[folder] = names
         return names
