@@ -76,6 +76,7 @@ class Front:
         self._hint = asyncio.Event()
         self._recheck = asyncio.Event()
         self._check_soon = asyncio.Event()
+        self._reload_due = asyncio.Event()
         self._stopping = asyncio.Event()
         self._scanning: asyncio.Task[bool] | None = None
         self._exit = 0
@@ -98,6 +99,7 @@ class Front:
                 ("check", self._check_loop),
                 ("health", self._health_loop),
                 ("tenants", self.tenants.loop),
+                ("reload", self._reload_loop),
                 ("kubelet", self._kubelet_loop),
             ):
                 self._tasks.append(asyncio.create_task(self._forever(name, job), name=name))
@@ -121,7 +123,7 @@ class Front:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop, number)
         loop.add_signal_handler(signal.SIGUSR1, self.stations.poke)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_due.set)
         # The launcher blocked these, so that none could strike before its handler existed.
         signal.pthread_sigmask(
             signal.SIG_UNBLOCK,
@@ -140,7 +142,7 @@ class Front:
             "explain": lambda asked: report.explain(self, str(asked.get("what", ""))),
             "register": lambda _: self._now(self.stations.poke),
             "rescan": lambda _: self._now(self._hint.set),
-            "reload": lambda _: self._now(self._reload_soon),
+            "reload": lambda _: self._now(self._reload_due.set),
         }
         operation = operations.get(str(request.get("op")))
         if operation is None:
@@ -303,9 +305,12 @@ class Front:
 
     # -- reload
 
-    def _reload_soon(self) -> None:
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(asyncio.get_running_loop().create_task(self._reload(), name="reload"))
+    async def _reload_loop(self) -> None:
+        """One reload at a time, however many signals ask for one."""
+        while True:
+            await self._reload_due.wait()
+            self._reload_due.clear()
+            await self._reload()
 
     async def _reload(self) -> None:
         """SIGHUP: change what changed; wrong files change nothing and are shown in status."""

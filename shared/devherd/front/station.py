@@ -54,7 +54,7 @@ class Station:
             "registered_at": status.registered_at or None,
             "registered_ms": status.duration_ms,
             "registrations": status.count,
-            "stream_seconds": time.time() - status.stream_since if status.stream_since else None,
+            "stream_seconds": time.monotonic() - status.stream_opened if status.stream_since else None,
         }
 
     async def close(self) -> None:

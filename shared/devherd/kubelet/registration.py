@@ -223,6 +223,7 @@ class Registration:
             duration_ms=max(0.0, stream.sent_at - max(self._gap_since, self._watch.triggered_at)) * 1000,
             count=self.status.count + 1,
             stream_since=stream.since,
+            stream_opened=stream.opened_at,
             error="",
             rivals=(),
         )

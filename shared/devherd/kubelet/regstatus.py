@@ -22,7 +22,8 @@ class RegistrationStatus(Struct, frozen=True):
     `state`: waiting (no kubelet, or a pause), registering, registered (stream open and the kubelet shows our list),
     unverified (stream open, the kubelet did not say), refused (cannot heal by itself), taken (the kubelet shows another
     list than ours, or ended our stream again and again for another server's; `rivals` are those that may have it),
-    stopped. `registered_at` and `stream_since` are Unix seconds, 0 for never; `duration_ms` is
+    stopped. `registered_at` and `stream_since` are Unix seconds, 0 for never; `stream_opened` is
+    the latter in monotonic seconds, which no moved clock changes; `duration_ms` is
     the time from the sign of a new kubelet to our list on its way; `count` counts registrations that led to a stream.
     """
 
@@ -33,5 +34,6 @@ class RegistrationStatus(Struct, frozen=True):
     duration_ms: float = 0.0
     count: int = 0
     stream_since: float = 0.0
+    stream_opened: float = 0.0
     error: str = ""
     rivals: tuple[Rival, ...] = ()
