@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from devherd.sim.kubelet_process import SimKubelet
 from support.frontnode import RESOURCE, FrontNode, xdevs
 from support.situation import Caller, cpu_seconds, healthy, pid_of, registered, registers
 
@@ -270,7 +269,7 @@ def test_old_and_new_stream_at_once_of_two_kubelets(node: FrontNode) -> None:
     node.run_pod("p", {RESOURCE: 1})
     old = node.kubelet.pid
     node.kubelet.freeze()
-    new = SimKubelet.in_folder(node.folder, node=node.node.places)
+    new = node.another_kubelet()
     try:
         new.start()
         new.client.wait_resource(RESOURCE, **SIX, timeout=3)

@@ -51,7 +51,7 @@ class FrontNode:
         self.folder = tempfile.mkdtemp(prefix="dh", dir="/tmp")
         self.plugin, self.manifest, self.pythonpath = plugin, manifest, pythonpath
         self.node = Node.build(msgspec.convert(spec, NodeSpec), f"{self.folder}/node")
-        self.kubelet = SimKubelet.in_folder(self.folder, node=self.node.places)
+        self.kubelet = self.another_kubelet()
         self.front: subprocess.Popen[bytes] | None = None
         self.log = f"{self.folder}/front.log"
         own = {name: f"{self.folder}/{name}" for name in ("etc", "run", "state", "log", "cache")}
@@ -84,6 +84,13 @@ class FrontNode:
         self.end_front(signal.SIGKILL)
         self.kubelet.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def another_kubelet(self) -> SimKubelet:
+        """A kubelet of this node; `self.kubelet` is the first."""
+        at = self.folder
+        return SimKubelet(
+            f"{at}/device-plugins", f"{at}/pr/kubelet.sock", f"{at}/kubelet", f"{at}/k.sock", node=self.node.places
+        )
 
     def configure(self, config: Mapping[str, Any] | str) -> None:
         """Write the plugin's configuration."""
