@@ -18,7 +18,7 @@ import posixpath
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,10 +133,10 @@ def _read(tar: tarfile.TarFile, path: str) -> Capture:
             continue
         logical = name[4:]
         if member.issym():
-            target = posixpath.normpath(posixpath.join(posixpath.dirname(logical), member.linkname))
-            if member.linkname.startswith("/") or not target.startswith("/") or ".." in target.split("/"):
+            target = posixpath.normpath(f".{posixpath.dirname(logical)}/{member.linkname}")
+            if member.linkname.startswith("/") or target.startswith(".."):
                 raise CaptureError(f"{path}: link {name!r} leads out of it")
-            capture.links[logical] = target
+            capture.links[logical] = f"/{target}"
         elif member.isdir():
             capture.folders.add(logical)
         elif member.isreg():
@@ -155,6 +155,16 @@ def _check(capture: Capture, path: str) -> None:
         raise CaptureError(f"{path} is no capture: it holds no capture.json that says its format")
     if found > FORMAT:
         raise CaptureError(f"{path} has format {found}, this devherd reads up to {FORMAT}: use a newer one")
+    # Written through a link that is in the capture, a file would land anywhere.
+    for logical in (*capture.files, *capture.links, *capture.folders):
+        for parent in _above(logical):
+            if parent in capture.links or parent in capture.files:
+                raise CaptureError(f"{path}: member 'node{logical}' is below a file or link")
+
+
+def _above(path: str) -> Iterator[str]:
+    while (path := posixpath.dirname(path)) != "/":
+        yield path
 
 
 def relative(path: str, target: str) -> str:

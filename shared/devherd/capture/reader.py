@@ -23,6 +23,7 @@ from devherd.settings import Paths
 LARGEST = 64 * 1024
 MOST_ENTRIES = 200_000
 DEEPEST = 6
+MOST_MATCHES = 1000
 
 
 class Order(Struct, frozen=True):
@@ -50,7 +51,9 @@ class Reader:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._host = Host(order.paths)
+        # Without links on the way: what the kernel says of a place must be found below these.
+        real = {name: os.path.realpath(getattr(order.paths, name)) for name in ("root", "dev", "sys", "proc")}
+        self._host = Host(msgspec.structs.replace(order.paths, **real))
         self._view = self._host.view()
         self._seen: set[str] = set()
 
@@ -114,7 +117,11 @@ class Reader:
     def _hardware(self, node: Entry) -> Iterator[Entry]:
         kind, major, minor = node.text.split()
         link = f"/sys/dev/{'char' if kind == 'c' else 'block'}/{major}:{minor}"
+        folder = self._target(link)
         yield from self._link(link)
+        subsystem = self._target(f"{folder}/subsystem") if folder else None
+        if folder and subsystem and subsystem.startswith("/sys/class/"):
+            yield from self._link(f"{subsystem}/{posixpath.basename(folder)}")
 
     def _linked(self, folder: str, with_hardware: bool = False) -> Iterator[Entry]:
         for name in self._view.names(folder):
@@ -172,8 +179,9 @@ class Reader:
     def _matching(self, pattern: str) -> Iterator[Entry]:
         base = self._host.path(pattern)
         yield Entry(pattern, "reading")
-        for real in sorted(glob.glob(base))[:1000]:
-            path = self._host.logical(real)
+        for real in sorted(glob.glob(base))[:MOST_MATCHES]:
+            # By its real place: nothing in a capture lies behind a link that is in it.
+            path = self._host.logical(os.path.realpath(real))
             if os.path.isfile(real) and path not in self._seen:
                 yield from self._file(path)
 

@@ -44,7 +44,9 @@ _TOKENS = re.compile(
 )
 
 _HEX2 = r"[0-9A-Fa-f]{2}"
-_UUID = re.compile(r"(?<![0-9A-Fa-f-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f-])")
+_UUID = re.compile(
+    r"(?<![0-9A-Fa-f])(?<![0-9A-Fa-f]-)[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![0-9A-Fa-f-])"
+)
 # Link-layer addresses: 6 bytes (Ethernet) or 20 (InfiniBand).
 _MAC = re.compile(rf"(?<![0-9A-Fa-f:])(?:(?:{_HEX2}:){{19}}|(?:{_HEX2}:){{5}}){_HEX2}(?![0-9A-Fa-f:])")
 _MAC_NAME = re.compile(r"\b(enx|wlx|wwx)([0-9a-f]{12})\b")
@@ -239,6 +241,8 @@ class Redactor:
         return f"{prefix if prefix.lower().startswith('fe80:') else self._like(prefix)}:{self._like(guid)}"
 
     def _ip(self, value: str) -> str:
+        if _GUID.fullmatch(value):
+            return value  # a GID; its port's GUID has its pseudonym by now
         try:
             address = ipaddress.ip_address(value)
         except ValueError:
