@@ -30,6 +30,7 @@ lint: $(STAMP) ## style, types, layers, and that generated files are up to date
 	@$(BIN)/lint-imports
 	@$(BIN)/python proto/generate.py --check
 	@$(BIN)/python -m devherd.config.docs --check
+	@$(BIN)/python -m devherd_exporter.docs --check
 
 format: $(STAMP) ## reformat the code
 	@$(BIN)/ruff check --fix-only --quiet .
@@ -38,8 +39,9 @@ format: $(STAMP) ## reformat the code
 proto: $(STAMP) ## generate shared/devherd/api from proto/
 	@$(BIN)/python proto/generate.py
 
-docs: $(STAMP) ## generate docs/configuration.md from the settings
+docs: $(STAMP) ## generate docs/configuration.md and docs/metrics.md
 	@$(BIN)/python -m devherd.config.docs
+	@$(BIN)/python -m devherd_exporter.docs
 
 bench: $(STAMP) ## measure the budgets on this machine
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)

@@ -111,6 +111,8 @@ CATALOG: tuple[Metric, ...] = (
     Metric("devherd_program_up", "gauge", "1 if supervisord says RUNNING.", ("program",)),
     Metric("devherd_program_state", "gauge", "1 for supervisord's state of the program.", ("program", "state")),
     Metric("devherd_program_uptime_seconds", "gauge", "Time since the program was started.", ("program",)),
+    Metric("devherd_watcher_restarts_total", "counter", "Programs the watcher restarted since its own start."),
+    Metric("devherd_watcher_problems", "gauge", "What the watcher reports: silent fronts, missing registrations."),
     Metric("devherd_watcher_signal_rounds_total", "counter", "Times the watcher told fronts of a kubelet."),
     Metric("devherd_watcher_signal_seconds", "gauge", "How long it took the last time."),
     # Off by default.

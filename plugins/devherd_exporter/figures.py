@@ -44,6 +44,9 @@ def _kubelet_up(found: Gathered) -> bool:
 
 def _watcher(series: Series, status: Json | None) -> None:
     series.add("devherd_watcher_up", (), status is not None)
+    series.add("devherd_watcher_restarts_total", (), _part(status or {}, "restarts").get("count"))
+    if status is not None and "problems" in status:
+        series.add("devherd_watcher_problems", (), len(_list(status, "problems")))
     signals = _part(status or {}, "signals")
     series.add("devherd_watcher_signal_rounds_total", (), signals.get("rounds"))
     microseconds = _part(signals, "last").get("microseconds")

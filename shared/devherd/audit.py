@@ -208,7 +208,7 @@ class Audit:
 def encode(program: str, kind: str, when: float, fields: dict[str, Any]) -> bytes:
     """One line of the trail, newline included. Whatever the fields hold, it is one JSON object in ASCII."""
     head = {"time": round(when, 6), "program": program, "kind": kind}
-    rest = {name: _plain(value) for name, value in fields.items() if name not in head}
+    rest = {f"{name}_" if name in head else name: _plain(value) for name, value in fields.items()}
     try:
         line = json.dumps({**head, **rest}, separators=(",", ":"), allow_nan=False, default=_text)
     except (ValueError, TypeError, RecursionError) as error:

@@ -14,7 +14,7 @@ class Kind(NamedTuple):
 
 KINDS: dict[str, Kind] = {
     "started": Kind("a program began", ("pid", "version", "boot")),
-    "stopped": Kind("a program ended by itself or was told to", ("pid", "exit", "reason")),
+    "stopped": Kind("a program ended, by itself or because it was told to", ("name", "pid", "exit", "reason", "by")),
     "kubelet-up": Kind("another kubelet listens than before", ("pid", "version", "exe", "exe_modified")),
     "kubelet-down": Kind("the kubelet's process ended", ("pid", "since", "seconds_up")),
     "registered": Kind("the kubelet opened its stream and has our list", ("resource", "ms", "kubelet_pid", "socket")),
@@ -42,8 +42,15 @@ KINDS: dict[str, Kind] = {
     "config-loaded": Kind("configuration was read again", ("path",)),
     "config-refused": Kind("configuration is wrong; what was in force stays", ("path", "problems")),
     "asked": Kind("somebody asked a front for this on its control socket", ("op", "by")),
-    "signalled": Kind("fronts were told that a kubelet came", ("why", "programs", "ms")),
-    "restart": Kind("a program was restarted, by whom and why", ("what", "by", "reason", "pid")),
+    "registrations-confirmed": Kind("the watcher heard from every front that it is registered", ("pid", "reports")),
+    "registrations-unconfirmed": Kind(
+        "fronts are not registered with this kubelet, whatever was tried", ("pid", "reports")
+    ),
+    "restart": Kind("a program was restarted or started, by whom and why", ("name", "pid", "by", "reason")),
+    "restart-prevented": Kind("a program stays stopped", ("name", "by", "reason")),
+    "program-ended": Kind("a program ended unasked; its next start waits", ("name", "seconds", "hold_seconds")),
+    "program-failed": Kind("supervisord gave a program up; it is tried again", ("name", "state", "retry_seconds")),
+    "dormant": Kind("a program sleeps, because its hardware is absent", ("name",)),
     "events-lost": Kind("so many events could not be written before this one", ("count",)),
 }
 """Kind -> meaning. What a program notes beyond these is shown as it is."""

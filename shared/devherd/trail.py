@@ -110,7 +110,8 @@ class _Reader:
         files = self._files()
         try:
             for descriptor, identity in files:
-                if identity != self._identity:
+                if identity != self._identity or os.fstat(descriptor).st_size < self._offset:
+                    # Another file, or one made anew that got the same number.
                     self._identity, self._offset = identity, 0
                 for line in self._lines(descriptor):
                     event = decode(line)
