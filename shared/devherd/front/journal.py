@@ -83,7 +83,7 @@ class Journal:
             self._statuses.pop(resource, None)
 
     def _stream_lost(self, resource: str, old: RegistrationStatus) -> None:
-        seconds = round(max(0.0, time.time() - old.stream_since), 3)
+        seconds = round(max(0.0, time.monotonic() - old.stream_opened), 3)
         pid = old.identity.pid if old.identity else None
         self.note("stream-lost", resource=resource, seconds=seconds, kubelet_pid=pid)
         self.kubelet.look_soon()
