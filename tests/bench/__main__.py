@@ -10,14 +10,14 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 
-from bench import processes
 from bench.cases import CASES, Case
 from bench.figure import Figure
+from bench.quiet import CALM, Quiet
 
 
 @dataclass(frozen=True)
 class Run:
-    """One case: its figures, how long it took, and what share of the machine others used right before it."""
+    """One case: its figures, how long it took, and what share of the machine others used in its worst round."""
 
     case: str
     figures: tuple[Figure, ...]
@@ -29,6 +29,9 @@ def main(arguments: list[str]) -> int:
     """Parse, measure, print. Exit status 1 when a case could not be measured; a missed budget is no error."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of the table")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, metavar="SECONDS", help="how long a case waits for a calm machine"
+    )
     parser.add_argument("--only", nargs="+", choices=sorted(CASES), metavar="CASE", help=", ".join(CASES))
     options = parser.parse_args(arguments)
     failed: list[str] = []
@@ -37,7 +40,7 @@ def main(arguments: list[str]) -> int:
         if options.only and name not in options.only:
             continue
         try:
-            runs.append(_measured(name, case))
+            runs.append(_measured(name, case, Quiet(options.patience)))
         except Exception as error:
             failed.append(f"{name}: {type(error).__name__}: {error}")
             print(f"  could not be measured: {failed[-1]}", file=sys.stderr)
@@ -48,15 +51,15 @@ def main(arguments: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _measured(name: str, case: Case) -> Run:
-    others = processes.busy()
-    print(f"{name} ... (others use {others:.0%} of the machine)", file=sys.stderr, flush=True)
+def _measured(name: str, case: Case, quiet: Quiet) -> Run:
+    print(f"{name} ...", file=sys.stderr, flush=True)
     start = time.monotonic()
-    figures = tuple(replace(figure, case=name) for figure in case())
+    figures = tuple(replace(figure, case=name) for figure in case(quiet))
     seconds = time.monotonic() - start
     for figure in figures:
         print(f"  {figure.what}: {figure.text} {_verdict(figure)}", file=sys.stderr, flush=True)
-    return Run(name, figures, seconds, others)
+    print(f"  {seconds:.0f} s, others used up to {quiet.share:.0%} of the machine", file=sys.stderr, flush=True)
+    return Run(name, figures, seconds, quiet.share)
 
 
 def _verdict(figure: Figure) -> str:
@@ -100,7 +103,8 @@ def _print_table(runs: list[Run], failed: list[str]) -> None:
     busy = max((run.others for run in runs), default=0.0)
     console.print(
         f"{machine['cores']} cores, Linux {machine['kernel']}, Python {machine['python']}; load {machine['load']}; "
-        f"others used up to {busy:.0%} of the machine. A row without budget is there to be compared."
+        f"others used up to {busy:.0%} of the machine (rounds above {CALM:.0%} are repeated for a while). "
+        "A row without budget is there to be compared."
     )
     for text in failed:
         console.print(f"[red]not measured:[/] {text}")

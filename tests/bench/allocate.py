@@ -10,9 +10,12 @@ from contextlib import contextmanager
 
 from bench.figure import Figure, latency, percentile
 from bench.nodes import BenchNode
+from bench.quiet import Quiet
 
 DEVICES = 8
-CALLS = 2000
+ROUNDS = 10
+CALLS = 200
+"""A round's."""
 PAUSE = 0.002
 """Seconds between calls: a kubelet asks now and then, and a loop without pause measures its own heat."""
 BUDGET = {"p50": 1.0, "p99": 5.0}
@@ -49,7 +52,7 @@ def durations(call: Call, method: str, requests: Sequence[bytes]) -> list[float]
     return found
 
 
-def measure() -> list[Figure]:
+def measure(quiet: Quiet) -> list[Figure]:
     """Eight devices in one call, so many times; the empty call tells what of it is gRPC and this client."""
     from devherd.api import deviceplugin_v1beta1_pb2 as pb
     from support.frontnode import RESOURCE
@@ -65,12 +68,12 @@ def measure() -> list[Figure]:
         ).SerializeToString()
         with plugin_socket(node, RESOURCE) as call:
             durations(call, "Allocate", [request] * 200)
-            empty = durations(call, "GetDevicePluginOptions", [b""] * (CALLS // 4))
-            idle = durations(call, "Allocate", [request] * CALLS)
+            empty = quiet.rounds(3, lambda: durations(call, "GetDevicePluginOptions", [b""] * CALLS))
+            idle = quiet.rounds(ROUNDS, lambda: durations(call, "Allocate", [request] * CALLS))
             os.kill(node.probe_pid, signal.SIGSTOP)
             node.ask("rescan")
             node.until(lambda: node.status()["probe"]["state"] == "busy", what="the scan hangs")
-            hung = durations(call, "Allocate", [request] * CALLS)
+            hung = quiet.rounds(ROUNDS, lambda: durations(call, "Allocate", [request] * CALLS))
             assert node.status()["probe"]["state"] == "busy"
     floor = percentile(empty, 0.5) * 1000
     method = (

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from bench import allocate, fault, idle, memory, prefer, register, size, upgrade
 from bench.figure import Figure
+from bench.quiet import Quiet
 
-Case = Callable[[], Sequence[Figure]]
+Case = Callable[[Quiet], Sequence[Figure]]
 
 CASES: dict[str, Case] = {
     "memory": memory.measure,

@@ -9,20 +9,21 @@ from support.frontnode import RESOURCE
 from bench import processes
 from bench.figure import Figure
 from bench.memory import suite
+from bench.quiet import Quiet
 from bench.register import supervised
 
 SECONDS = 65.0
 """Long enough for two of everything that happens twice a minute."""
 
 
-def measure() -> list[Figure]:
+def measure(quiet: Quiet) -> list[Figure]:
     """A registered node with a running pod, left alone."""
     with supervised() as instance:
         instance.kubelet.client.pod_add("p", {RESOURCE: 2}, wait=10)
         # Verification, checkpoint and PodResources looks after the start and the allocation.
         time.sleep(10.0)
         pids = suite(instance)
-        used = processes.steadily(pids.values(), SECONDS)
+        (used,) = quiet.rounds(1, lambda: [processes.steadily(pids.values(), SECONDS)])
     figures = []
     for role, pid in pids.items():
         percent = round(used[pid] * 100, 3)

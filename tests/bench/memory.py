@@ -15,6 +15,7 @@ from support.frontnode import RESOURCE, xdevs
 from bench import processes
 from bench.figure import Figure, megabytes
 from bench.nodes import BenchNode
+from bench.quiet import Quiet
 from bench.register import supervised
 
 FRONTS = 4
@@ -48,7 +49,7 @@ def suite(instance: Instance) -> dict[str, int]:
     return {"supervisord": supervisor, **named, "probe": probe}
 
 
-def measure() -> list[Figure]:
+def measure(quiet: Quiet) -> list[Figure]:
     """Four plugins on one kubelet; one of them under supervisord with its watcher."""
     with ExitStack() as stack:
         instance = stack.enter_context(supervised())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from devherd.inotify import INotify, flags
+from devherd.process import Handle
 from devherd.sim.kubelet_process import SimKubelet
 from support.frontnode import RESOURCE, XDEV, FrontNode, xdevs
 
@@ -62,14 +64,19 @@ class BenchNode(FrontNode):
             )
         return self.front.pid
 
-    def end_front(self, *arguments: Any, **more: Any) -> int | None:
+    def end_front(self, number: int = signal.SIGTERM, timeout: float = 15.0) -> int | None:
         """Signal the front, wait for its end, and close the pipe that supervisord would hold."""
-        front = self.front
-        try:
-            return super().end_front(*arguments, **more)
-        finally:
-            if front is not None and front.stdin is not None:
-                front.stdin.close()
+        front, self.front = self.front, None
+        if front is None:
+            return None
+        # subprocess looks only every 50 ms when it waits with a limit.
+        handle = Handle(front.pid)
+        handle.send(number)
+        handle.wait(timeout)
+        handle.close()
+        if front.stdin is not None:
+            front.stdin.close()
+        return front.wait(0.1)
 
     @property
     def probe_pid(self) -> int:

@@ -53,21 +53,6 @@ def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-def busy(seconds: float = 0.5) -> float:
-    """The share (0 to 1) of all cores that is in use while this process only waits."""
-    before = _jiffies()
-    time.sleep(seconds)
-    after = _jiffies()
-    total = sum(after) - sum(before)
-    idle = (after[3] + after[4]) - (before[3] + before[4])
-    return 1 - idle / total if total else 0.0
-
-
-def _jiffies() -> list[int]:
-    with open("/proc/stat", encoding="ascii") as file:
-        return [int(field) for field in file.readline().split()[1:9]]
-
-
 def steadily(pids: Iterable[int], seconds: float) -> dict[int, float]:
     """The share of one core that each process used over the next `seconds`."""
     before = {pid: cpu(pid) for pid in pids}

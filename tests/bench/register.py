@@ -14,10 +14,13 @@ from support.frontnode import RESOURCE, xdevs
 
 from bench.figure import Figure, latency
 from bench.nodes import BenchNode, last_event, listed_at, seeing_sockets
+from bench.quiet import Quiet
 
 DEVICES = 8
-STARTS = 30
-RESTARTS = 150
+STARTS = (10, 3)
+RESTARTS = (15, 10)
+TOP_RESTARTS = (5, 10)
+"""Rounds, and how many a round has."""
 CONFIG = """
 domain: example.com
 devices:
@@ -28,20 +31,13 @@ devices:
 """
 
 
-def measure_start() -> list[Figure]:
+def measure_start(quiet: Quiet) -> list[Figure]:
     """Exec to list at the kubelet, with what the last run left on disk."""
-    found = []
+    rounds, each = STARTS
     with BenchNode(xdevs(DEVICES)) as node:
         node.up(allocatable=DEVICES)
         node.settled()
-        for _ in range(STARTS):
-            node.end_front()
-            # Outside the 75 ms in which the kubelet sorts out the stream that ended.
-            time.sleep(0.3)
-            since = last_event(node.kubelet)
-            start = time.monotonic()
-            node.start_front()
-            found.append(listed_at(node.kubelet, since, healthy=DEVICES) - start)
+        found = quiet.rounds(rounds, lambda: [_start(node) for _ in range(each)])
     return [
         latency(
             "start.warm",
@@ -52,6 +48,16 @@ def measure_start() -> list[Figure]:
             {"p50": 400.0},
         )
     ]
+
+
+def _start(node: BenchNode) -> float:
+    node.end_front()
+    # Outside the 75 ms in which the kubelet sorts out the stream that ended.
+    time.sleep(0.3)
+    since = last_event(node.kubelet)
+    start = time.monotonic()
+    node.start_front()
+    return listed_at(node.kubelet, since, healthy=DEVICES) - start
 
 
 @contextmanager
@@ -66,13 +72,13 @@ def supervised(devices: int = DEVICES) -> Iterator[Instance]:
         yield instance
 
 
-def measure_restart() -> list[Figure]:
+def measure_restart(quiet: Quiet) -> list[Figure]:
     """Kubelet restarts under the whole arrangement, and for a front alone in the other socket layout."""
     with supervised() as instance:
-        found = _restarts(instance.kubelet, RESTARTS)
+        found = quiet.rounds(RESTARTS[0], lambda: _restarts(instance.kubelet, RESTARTS[1]))
     with BenchNode(xdevs(DEVICES), settings={"kubelet": {"layout": "top"}}) as node:
         node.up(allocatable=DEVICES)
-        top = _restarts(node.kubelet, RESTARTS // 3)
+        top = quiet.rounds(TOP_RESTARTS[0], lambda: _restarts(node.kubelet, TOP_RESTARTS[1]))
     budget = {"p50": 10.0, "p99": 25.0}
     return [
         latency(

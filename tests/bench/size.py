@@ -9,9 +9,11 @@ from typing import Any
 from bench import processes
 from bench.figure import Figure, latency, megabytes
 from bench.nodes import BenchNode, last_event, listed_at
+from bench.quiet import Quiet
 
 RESOURCES = 60
-RESTARTS = 20
+RESTARTS = (5, 4)
+"""Rounds, and how many a round has."""
 COUNTS = (1000, 5000, 10_000)
 TOO_MANY = 80_000
 CHANGES = 5
@@ -37,20 +39,25 @@ def bare(count: int) -> dict[str, Any]:
     return {"name": "many", "devices": [{"path": "/dev/x{n}", "count": count, "bare": True}]}
 
 
-def measure_devices() -> list[Figure]:
+def measure_devices(quiet: Quiet) -> list[Figure]:
     """The same node at growing sizes, and one whose list would be too long for the kubelet."""
-    sizes = [_sized(count) for count in COUNTS]
-    return [*(_figure(size) for size in sizes), _growth(sizes[0], sizes[-1]), _too_many()]
+    sizes = [_sized(quiet, count) for count in COUNTS]
+    return [
+        *(_figure(size) for size in sizes),
+        _growth(_sized(quiet, 8, changes=1), sizes[0], sizes[-1]),
+        _too_many(quiet),
+    ]
 
 
-def _sized(count: int, changes: int = CHANGES) -> Sized:
+def _sized(quiet: Quiet, count: int, changes: int = CHANGES) -> Sized:
     with BenchNode(bare(count)) as node:
         node.kubelet.start()
         start = time.monotonic()
         node.start_front()
         began = listed_at(node.kubelet, 0, timeout=60) - start
         node.settled()
-        told = sorted(_change(node, number) for number in range(changes))
+        numbers = iter(range(count))
+        told = sorted(quiet.rounds(changes, lambda: [_change(node, next(numbers))]))
         status, row = node.status(), node.resource()
         assert node.front is not None
         return Sized(
@@ -99,11 +106,10 @@ def _figure(size: Sized) -> Figure:
     )
 
 
-def _growth(small: Sized, large: Sized) -> Figure:
+def _growth(base: Sized, small: Sized, large: Sized) -> Figure:
     """How much more each device costs at the larger size than at the smaller one. Linear: about 1, or less."""
     factor = large.count / small.count
     times = large.told / small.told / factor
-    base = _sized(8, changes=1)
     memory = (large.front - base.front) / (small.front - base.front) / factor
     return Figure(
         "devices.growth",
@@ -116,8 +122,8 @@ def _growth(small: Sized, large: Sized) -> Figure:
     )
 
 
-def _too_many() -> Figure:
-    size = _sized(TOO_MANY, changes=1)
+def _too_many(quiet: Quiet) -> Figure:
+    size = _sized(quiet, TOO_MANY, changes=1)
     honest = size.left_out > 0 and size.listed + size.left_out == TOO_MANY
     return Figure(
         "devices.too_many",
@@ -130,7 +136,7 @@ def _too_many() -> Figure:
     )
 
 
-def measure_resources() -> list[Figure]:
+def measure_resources(quiet: Quiet) -> list[Figure]:
     """Sixty resources of two devices each."""
     groups = [{"path": f"/dev/r{r}n{{n}}", "count": 2, "major": 300 + r, "bare": True} for r in range(RESOURCES)]
     rules = [{"name": f"r{r}", "groups": [{"paths": [{"path": f"/dev/r{r}n*"}]}]} for r in range(RESOURCES)]
@@ -141,12 +147,8 @@ def measure_resources() -> list[Figure]:
         pid = node.start_front()
         began = _all_listed(node, names) - start
         node.settled(names[-1])
-        again = []
-        for _ in range(RESTARTS):
-            node.kubelet.restart(hard=True)
-            last = _all_listed(node, names)
-            again.append(last - float(node.kubelet.client.events(what="listening")[0]["t"]))
-            time.sleep(0.2)
+        rounds, each = RESTARTS
+        again = quiet.rounds(rounds, lambda: [_again(node, names) for _ in range(each)])
         time.sleep(2.5)
         costs = processes.private(pid), processes.descriptors(pid), processes.threads(pid)
     text = f"start {began * 1000:.0f} ms, {megabytes(costs[0])} MB private, {costs[1]} descriptors, {costs[2]} threads"
@@ -165,6 +167,14 @@ def measure_resources() -> list[Figure]:
             "simulated kubelet killed and started; it dials, asks and reads 60 plugins itself in Python meanwhile",
         ),
     ]
+
+
+def _again(node: BenchNode, names: list[str]) -> float:
+    node.kubelet.restart(hard=True)
+    last = _all_listed(node, names)
+    listening = float(node.kubelet.client.events(what="listening")[0]["t"])
+    time.sleep(0.2)
+    return last - listening
 
 
 def _all_listed(node: BenchNode, names: list[str]) -> float:

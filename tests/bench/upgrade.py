@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import xmlrpc.client
+from collections.abc import Callable
 from typing import Any
 
 from devherd.sim.kubelet_process import SimKubelet
@@ -14,23 +15,26 @@ from support.frontnode import xdevs
 
 from bench.figure import Figure, latency
 from bench.nodes import BenchNode, last_event, listed_at
+from bench.quiet import Quiet
 from bench.register import supervised
 
 DEVICES = 8
 PROBES = 15
-FRONTS = 20
+FRONTS = (7, 3)
+SUPERVISED = (5, 2)
+"""Rounds, and how many a round has."""
 
 
-def measure() -> list[Figure]:
+def measure(quiet: Quiet) -> list[Figure]:
     """Probe first, then front: as supervisord's stop and start, and through `supervisorctl restart`."""
     with BenchNode(xdevs(DEVICES)) as node:
         node.up(allocatable=DEVICES)
         node.settled()
         lost, seconds = _probes(node)
-        direct = [_gap(node.kubelet, lambda: (node.end_front(), node.start_front())) for _ in range(FRONTS)]
+        direct = _gaps(quiet, FRONTS, node.kubelet, lambda: (node.end_front(), node.start_front()))
     with supervised(DEVICES) as instance:
         proxy = _supervisor(instance.layout.supervisor_socket)
-        through = [_gap(instance.kubelet, lambda: _restart(proxy)) for _ in range(FRONTS // 2)]
+        through = _gaps(quiet, SUPERVISED, instance.kubelet, lambda: _restart(proxy))
     return [
         Figure(
             "upgrade.vendor",
@@ -77,7 +81,12 @@ def _works(node: BenchNode, old: int) -> bool:
     return probe["pid"] not in (None, old) and probe["state"] == "idle"
 
 
-def _gap(kubelet: SimKubelet, restart: Any) -> float:
+def _gaps(quiet: Quiet, times: tuple[int, int], kubelet: SimKubelet, restart: Callable[[], object]) -> list[float]:
+    rounds, each = times
+    return quiet.rounds(rounds, lambda: [_gap(kubelet, restart) for _ in range(each)])
+
+
+def _gap(kubelet: SimKubelet, restart: Callable[[], object]) -> float:
     """Seconds during which the kubelet had none of our devices."""
     since = last_event(kubelet)
     restart()
