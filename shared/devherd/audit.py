@@ -211,8 +211,8 @@ def encode(program: str, kind: str, when: float, fields: dict[str, Any]) -> byte
     rest = {f"{name}_" if name in head else name: _plain(value) for name, value in fields.items()}
     try:
         line = json.dumps({**head, **rest}, separators=(",", ":"), allow_nan=False, default=_text)
-    except (ValueError, TypeError, RecursionError) as error:
-        line = json.dumps({**head, "unwritable": _text(error)}, separators=(",", ":"))
+    except Exception as error:  # also whatever a value's own __str__ does
+        line = json.dumps({**head, "unwritable": type(error).__name__}, separators=(",", ":"))
     if len(line) >= MAX_LINE:
         line = json.dumps({**head, "unwritable": f"{len(line)} bytes are too many"}, separators=(",", ":"))
     return line.encode("ascii") + b"\n"

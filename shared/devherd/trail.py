@@ -9,6 +9,7 @@ import contextlib
 import heapq
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
@@ -146,7 +147,11 @@ class _Reader:
     def _lines(self, descriptor: int) -> Iterator[bytes]:
         rest = b""
         while True:
-            data = os.pread(descriptor, 256 * 1024, self._offset + len(rest))
+            try:
+                data = os.pread(descriptor, 256 * 1024, self._offset + len(rest))
+            except OSError:
+                # A bad block: what comes after it cannot be had.
+                return
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
@@ -163,7 +168,9 @@ def _open(path: str) -> tuple[int, tuple[int, int]] | None:
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(descriptor)
-        return descriptor, (status.st_dev, status.st_ino)
+        if stat.S_ISREG(status.st_mode):
+            return descriptor, (status.st_dev, status.st_ino)
+        os.close(descriptor)
     return None
 
 
