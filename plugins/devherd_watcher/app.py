@@ -89,6 +89,9 @@ class Watcher:
             self._handle_signals(wakeup)
         if self._stdin in ready:
             self._receive()
+        if not ready.isdisjoint(self._fronts.fds()):
+            self._fronts.refresh()
+            self._cared(self._care.ended, time.monotonic())
         for fd in ready - {self._watch.fileno(), wakeup, self._stdin}:
             if self._control is None or not self._control.ready(fd):
                 self._cared(self._care.ready, fd, time.monotonic())
@@ -100,7 +103,11 @@ class Watcher:
         times = [at for at in (self._relook, self._owner.next_look, self._slow, care) if at is not None]
         timeout = max(0.0, min(times) - now)
         poller = select.poll()
-        fds = [*(self._control.fds() if self._control else ()), *(self._care.fds() if now >= self._care_from else ())]
+        fds = [
+            *self._fronts.fds(),
+            *(self._control.fds() if self._control else ()),
+            *(self._care.fds() if now >= self._care_from else ()),
+        ]
         for fd in (self._watch.fileno(), wakeup, self._stdin, *fds):
             if fd >= 0:
                 poller.register(fd, select.POLLIN)

@@ -25,6 +25,7 @@ from devherd_watcher.holds import Holds
 from devherd_watcher.judge import judge, silent
 from devherd_watcher.listener import Event
 from devherd_watcher.memory import Memory
+from devherd_watcher.nudge import Nudge
 from devherd_watcher.owner import Identity, answers
 from devherd_watcher.programs import Programs
 from devherd_watcher.pulse import Pulse
@@ -51,7 +52,7 @@ class Care:
         self._config, self._settings = config, settings
         self._fronts = fronts
         self._chores, self._asker = Chores(), Asker()
-        self._restarter, self._pulse = Restarter(), Pulse()
+        self._restarter, self._pulse, self._nudge = Restarter(), Pulse(), Nudge()
         self._holds = Holds(settings.run, fronts.supervisor)
         state = os.path.join(settings.state, memory.FILE)
         self._record = Record(self._chores, f"{settings.log_folder}/events", state, settings.boot, time.monotonic)
@@ -90,6 +91,10 @@ class Care:
             self._look_at = min(self._look_at, now + 1.0)
         elif event.name == "SUPERVISOR_STATE_CHANGE_STOPPING":
             self._programs.shutting_down = True
+
+    def ended(self, now: float) -> None:
+        """A child of supervisord has ended."""
+        self._nudge.soon(now)
 
     def kubelet_came(self, identity: Identity, now: float) -> None:
         """Another kubelet listens."""
@@ -141,6 +146,7 @@ class Care:
             self._chores.next(),
             self._asker.next(),
             self._restarter.next(),
+            self._nudge.next(),
             self._record.next(),
             self._programs.next() if self._escalates() else None,
             self._confirmation.due if self._confirmation is not None else None,
@@ -152,6 +158,7 @@ class Care:
         self._chores.timers(now)
         self._asker.timers(now)
         self._restarter.timers(now)
+        self._nudge.timers(now)
         if self._escalates():
             self._programs.timers(now)
         if now >= self._look_at:
@@ -303,11 +310,16 @@ class Care:
 
     def _confirm(self, confirmation: Confirmation, now: float) -> None:
         programs = {program.name: program for program in self._fronts.programs() if program.front}
-        confirmation.look(programs, now)
-        if not programs:
+        missing = self._programs.serving() - {program.supervised for program in programs.values()}
+        confirmation.look([*programs, *missing], now)
+        if not programs and not missing:
             confirmation.conclude()
         for program in programs.values():
             self._ask_status(confirmation, program, now)
+        for name in missing:
+            # It is being started again, and registers by itself; until it has, nothing is confirmed.
+            if confirmation.answer(name, silent("it does not run")):
+                self._act(confirmation)
 
     def _ask_status(self, confirmation: Confirmation, program: Program, now: float) -> None:
         def done(answer: dict[str, Any] | None, why: str) -> None:
@@ -327,9 +339,9 @@ class Care:
         now = time.monotonic()
         for name, why in plan.restart:
             if name in programs and self._may_restart(confirmation.kubelet, now):
-                confirmation.restarted.add(name)
+                confirmation.restarting(name, now)
                 self._restart(programs[name], why, now)
-        if (confirmation.state, confirmation.reports) != before and confirmation.state != "checking":
+        if (confirmation.state, confirmation.reports) != before and (confirmation.reports or confirmation.due is None):
             self._say(confirmation)
 
     def _say(self, confirmation: Confirmation) -> None:
@@ -349,9 +361,9 @@ class Care:
     def _restart(self, program: Program, why: str, now: float) -> None:
         log.event(logger, "error", "restarting a front", program=program.name, pid=program.pid, why=why)
         self.note("restart", name=program.name, pid=program.pid, by="watcher", reason=why)
-        self._programs.expected_ends.add(program.name)
+        self._programs.expected_ends.add(program.supervised)
         if not self._restarter.begin(program.name, program.pid, program.handle.stat.start, now):
-            self._programs.expected_ends.discard(program.name)
+            self._programs.expected_ends.discard(program.supervised)
 
     def _beat(self, now: float) -> None:
         """Ask every front whether it is there; restart one that has not been for too long."""

@@ -16,6 +16,9 @@ LOOKS = (1.0, 3.0, 8.0, 20.0)
 SLOWLY = 30.0
 """Units between looks after that, so that what is reported stays true."""
 
+AFTER_RESTART = 8.0
+"""Units from a restart to the next look."""
+
 
 class Plan(NamedTuple):
     """What to do after a look: whom to signal again, whom to restart and why, what to tell people."""
@@ -77,6 +80,11 @@ class Confirmation:
                 restart.append((name, f"not registered with the kubelet {self.kubelet.pid}: {verdict.why}"))
         self.reports = tuple(report)
         return Plan(tuple(sorted(wrong)), tuple(restart), self.reports)
+
+    def restarting(self, name: str, now: float) -> None:
+        """One is being restarted: look soon whether that helped."""
+        self.restarted.add(name)
+        self.due = now + AFTER_RESTART * self._unit
 
     def status(self) -> dict[str, Any]:
         """For people."""

@@ -16,12 +16,16 @@ FRONT = "devherd.front"
 
 
 class Program:
-    """One child of supervisord. `front` is None until it has exec'd; `safe` once the signal cannot kill it."""
+    """One child of supervisord. `front` is None until it has exec'd; `safe` once the signal cannot kill it.
+
+    `supervised` is the name supervisord has for it, `plugin` the one of its control socket.
+    """
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self.name = ""
         self.plugin = ""
+        self.supervised = ""
         self.front: bool | None = None
         self.safe = False
 
@@ -51,6 +55,10 @@ class Fronts:
     def programs(self) -> list[Program]:
         """All that live, by name."""
         return sorted(self._programs.values(), key=lambda program: (program.name, program.pid))
+
+    def fds(self) -> list[int]:
+        """Descriptors that become readable when a program ends; `refresh` closes them then."""
+        return [program.handle.fd for program in self._programs.values() if program.handle.fd >= 0]
 
     def refresh(self) -> bool:
         """Look at supervisord's children. False: one of them has not become what it will be; look again soon."""
@@ -112,7 +120,18 @@ class Fronts:
             return
         program.front = FRONT in command
         program.plugin = _option(command, "--plugin")
+        program.supervised = _supervised(program.pid) or program.name
         program.name = _option(command, "--name") or _option(command, "--plugin") or os.path.basename(command[0])
+
+
+def _supervised(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            words = dict(word.partition(b"=")[::2] for word in file.read().split(b"\0"))
+    except OSError:
+        return ""
+    name, group = words.get(b"SUPERVISOR_PROCESS_NAME", b""), words.get(b"SUPERVISOR_GROUP_NAME", b"")
+    return os.fsdecode(name if group in (b"", name) else group + b":" + name)
 
 
 def _option(command: list[str], name: str) -> str:

@@ -91,9 +91,10 @@ class Programs:
             "failures": {name: one.backoff.dump() for name, one in programs if any(one.backoff.dump().values())},
         }
 
-    def state(self, name: str) -> str:
-        """A program's state, empty where unknown."""
-        return self._programs[name].state if name in self._programs else ""
+    def serving(self) -> set[str]:
+        """Plugins that should have a front running."""
+        off = ("", "stopped", "stopping")
+        return {name for name, one in self._programs.items() if one.plugin and one.state not in off and not one.dormant}
 
     def status(self, now: float) -> dict[str, dict[str, Any]]:
         """For people: what stands out of the ordinary for each program."""

@@ -127,6 +127,8 @@ class Supervisor:
         """The ends of the logs, for a person who wants to know why."""
         texts = []
         for name in sorted(os.listdir(self._layout.log)):
+            if os.path.isdir(self._layout.at("log", name)):
+                continue
             with open(self._layout.at("log", name), encoding="utf-8", errors="replace") as file:
                 tail = file.read()[-4000:].splitlines()[-lines:]
             if tail:
