@@ -34,6 +34,8 @@ from devherd_watcher.restarter import Restarter
 from devherd_watcher.settings import Settings
 
 RPC_SECONDS = 20.0
+FIRST_LOOK, AFTER_EVENT = 3.0, 0.3
+"""Seconds to the first look. Events since supervisord's start come first, once we count as RUNNING: older news first."""
 LOOK_RETRY = 5.0
 LOOK_AGAIN = 600.0
 """Seconds between looks at all of supervisord's programs, in case an event was lost."""
@@ -66,7 +68,8 @@ class Care:
         self._problems: dict[str, str] = {"memory": problem} if problem else {}
         self._me = os.environ.get("SUPERVISOR_PROCESS_NAME", "watcher")
         now = time.monotonic()
-        self._look_at, self._beat_at = now + 0.3, now + rules.ping
+        self._look_at, self._beat_at = now + FIRST_LOOK, now + rules.ping
+        self._heard = False
         self._recall(saved, now)
 
     @property
@@ -78,6 +81,9 @@ class Care:
 
     def event(self, event: Event, now: float) -> None:
         """An event of supervisord."""
+        if not self._heard:
+            self._heard = True
+            self._look_at = now + AFTER_EVENT
         if event.name.startswith("PROCESS_STATE_"):
             name = _full(event.fields.get("groupname", ""), event.fields.get("processname", ""))
             if name != self._me:
@@ -110,7 +116,7 @@ class Care:
                 handle.close()
         if tuple(identity) != self._known_kubelet:
             self._known_kubelet = (identity.pid, identity.start_time)
-            self.note("kubelet-up", pid=identity.pid, start_time=identity.start_time, program=_program_of(identity.pid))
+            self.note("kubelet-up", pid=identity.pid, start_time=identity.start_time, exe=_program_of(identity.pid))
         self._confirmation = Confirmation(identity, now, self._settings.rules.confirm)
         self._record.soon()
 

@@ -15,7 +15,7 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "started": Kind("a program began", ("pid", "version", "boot")),
     "stopped": Kind("a program ended, by itself or because it was told to", ("name", "pid", "exit", "reason", "by")),
-    "kubelet-up": Kind("another kubelet listens than before", ("pid", "version", "exe", "exe_modified")),
+    "kubelet-up": Kind("another kubelet listens than before", ("pid", "start_time", "version", "exe", "exe_modified")),
     "kubelet-down": Kind("the kubelet's process ended", ("pid", "since", "seconds_up")),
     "registered": Kind("the kubelet opened its stream and has our list", ("resource", "ms", "kubelet_pid", "socket")),
     "stream-lost": Kind("the kubelet's stream ended", ("resource", "seconds", "kubelet_pid")),
