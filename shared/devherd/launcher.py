@@ -44,10 +44,10 @@ HOLD_MAX = 3600.0
 HOLD_STOPPED = 10.0
 """Seconds a watcher has to stop again what was stopped under an earlier supervisord."""
 
-NUMBERS = ("--nice", "--nofile", "--oom", "--wait")
+NUMBERS = ("--nice", "--nofile", "--memory", "--oom", "--wait")
 HELP = (
-    "usage: devherd.launcher --name NAME --lock FILE [--supervisor] [--nice N] [--nofile N] [--oom N] [--wait SECONDS]"
-    " -- COMMAND [ARGUMENT...]"
+    "usage: devherd.launcher --name NAME --lock FILE [--supervisor] [--nice N] [--nofile N] [--memory MIB] [--oom N]"
+    " [--wait SECONDS] -- COMMAND [ARGUMENT...]"
 )
 
 _FLOCK = struct.Struct("hhqqi4x")
@@ -62,6 +62,7 @@ class Options(NamedTuple):
     supervisor: bool = False
     nice: int | None = None
     nofile: int | None = None
+    memory: int | None = None
     oom: int | None = None
     wait: int = WAIT
 
@@ -150,7 +151,7 @@ def _hung_up(fd: int) -> bool:
 
 
 def set_limits(options: Options, warn: Callable[[str], None]) -> None:
-    """Priority, descriptors, out-of-memory score. What this user may not set is said and skipped."""
+    """Priority, descriptors, memory, out-of-memory score. What this user may not set is said and skipped."""
     if options.nice is not None:
         try:
             os.setpriority(os.PRIO_PROCESS, 0, options.nice)
@@ -158,12 +159,24 @@ def set_limits(options: Options, warn: Callable[[str], None]) -> None:
             warn(f"cannot set nice {options.nice}: {error.strerror}")
     if options.nofile is not None:
         _set_nofile(options.nofile, warn)
+    if options.memory is not None:
+        _set_memory(options.memory << 20, warn)
     if options.oom is not None:
         try:
             with open("/proc/self/oom_score_adj", "w") as file:
                 file.write(str(options.oom))
         except OSError as error:
             warn(f"cannot set oom_score_adj {options.oom}: {error.strerror}")
+
+
+def _set_memory(wanted: int, warn: Callable[[str], None]) -> None:
+    """Private writable memory, for the program and each of its children by itself (RLIMIT_DATA, getrlimit(2))."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    except (OSError, ValueError) as error:
+        warn(f"cannot limit memory to {limit >> 20} MiB: {error}")
 
 
 def _set_nofile(wanted: int, warn: Callable[[str], None]) -> None:

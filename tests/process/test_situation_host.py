@@ -35,21 +35,7 @@ from support.situation import (
 
 POLL = {"kubelet": {"poll": 0.5}}
 SIX = {"allocatable": 6, "capacity": 6}
-CLOCK = """
-import os, sys, time
-_file, _time, _ns = os.environ["TEST_CLOCK"], time.time, time.time_ns
-def _offset():
-    # gRPC compares with the kernel's clock, which nobody here may move.
-    if not str(sys._getframe(2).f_globals.get("__name__")).startswith(("devherd", "logging")):
-        return 0.0
-    try:
-        with open(_file) as file:
-            return float(file.read())
-    except (OSError, ValueError):
-        return 0.0
-time.time = lambda: _time() + _offset()
-time.time_ns = lambda: _ns() + int(_offset() * 1e9)
-"""
+CLOCK = str(Path(__file__).parents[1] / "support" / "clock")
 
 
 @pytest.fixture
@@ -356,10 +342,9 @@ def test_clock_moved() -> None:
     """Forward by a year and back by two: no verdict, no registration, no device changes by that."""
     with tempfile.TemporaryDirectory(prefix="dh", dir="/tmp") as folder:
         clock = f"{folder}/clock"
-        Path(f"{folder}/sitecustomize.py").write_text(CLOCK, encoding="utf-8")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TEST_CLOCK", clock)
-            with FrontNode(xdevs(6), settings=POLL, pythonpath=folder) as node:
+            with FrontNode(xdevs(6), settings=POLL, pythonpath=CLOCK) as node:
                 node.up(allocatable=6)
                 before = registered(node)
                 node.run_pod("p", {RESOURCE: 2})
