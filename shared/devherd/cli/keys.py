@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 import termios
@@ -12,6 +13,9 @@ import tty
 from collections.abc import Iterator
 
 _NAMES = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[5~": "page up", "\x1b[6~": "page down", "\x1b[H": "home"}
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
+END = "\x04"
+"""The key that says that there will be no more: Ctrl-D, and a terminal that went away."""
 
 
 class Keys:
@@ -19,6 +23,7 @@ class Keys:
 
     def __init__(self, fd: int | None = None) -> None:
         self._fd = fd
+        self._waiting = ""
 
     @classmethod
     @contextlib.contextmanager
@@ -40,7 +45,12 @@ class Keys:
         if self._fd is None:
             time.sleep(seconds)
             return ""
-        if not select.select([self._fd], [], [], seconds)[0]:
-            return ""
-        text = os.read(self._fd, 16).decode("utf-8", "replace")
-        return _NAMES.get(text, text[:1])
+        if not self._waiting:
+            if not select.select([self._fd], [], [], seconds)[0]:
+                return ""
+            # A terminal sends what one key means in one piece, and several keys at once when it was busy.
+            self._waiting = os.read(self._fd, 256).decode("utf-8", "replace") or END
+        found = _KEY.match(self._waiting)
+        assert found is not None
+        self._waiting = self._waiting[found.end() :]
+        return _NAMES.get(found[0], found[0])
