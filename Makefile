@@ -10,7 +10,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 .DEFAULT_GOAL := help
-.PHONY: help run test lint unit format proto docs bench e2e packages clean
+.PHONY: help run test storm lint unit format proto docs bench e2e packages clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -22,6 +22,9 @@ test: lint unit ## lint, then all unit and process tests
 
 unit: $(STAMP) ## unit and process tests; ARGS is for pytest
 	@$(BIN)/python -m pytest $(ARGS)
+
+storm: $(STAMP) ## everything happens to a simulated node, SECONDS=600 long, in an order that SEED=n decides
+	@DEVHERD_STORM_SECONDS=$(or $(SECONDS),600) DEVHERD_STORM_SEED=$(SEED) $(BIN)/python -m pytest tests/process/test_storm.py -s
 
 lint: $(STAMP) ## style, types, layers, and that generated files are up to date
 	@$(BIN)/ruff check .
