@@ -79,7 +79,10 @@ def as_histogram(value: Any) -> Histogram | None:
     if count is None or seconds is None:
         return None
     buckets: list[tuple[float, float]] = []
-    for pair in value.get("buckets") or ():
+    pairs = value.get("buckets")
+    if not isinstance(pairs, list):
+        return None
+    for pair in pairs:
         numbers = [as_number(item) for item in pair] if isinstance(pair, list | tuple) and len(pair) == 2 else []
         if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
             return None
