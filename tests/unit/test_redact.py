@@ -6,6 +6,8 @@ import re
 import pytest
 from devherd.capture.record import serial_in
 from devherd.capture.redact import GONE, Redactor
+from devherd.config.load import load_bytes
+from devherd_generic.manifest import MANIFEST
 
 MAC = "b8:ce:f6:12:34:56"
 GUID = "b8ce:f603:0012:3456"
@@ -138,3 +140,18 @@ def test_a_raw_capture_changes_nothing() -> None:
     redactor.learn_serial("A50285BI")
     text = f"password: hunter2 {MAC} A50285BI"
     assert (redactor.text(text), redactor.yaml(text), redactor.json({"token": "x"})) == (text, text, {"token": "x"})
+
+
+@pytest.mark.parametrize(
+    "shape", ["env: {LICENSE_TOKEN: %s}", "env:\n  LICENSE_TOKEN: %s", 'env: {"LICENSE_TOKEN": "%s"}']
+)
+def test_a_redacted_configuration_is_still_one(shape: str) -> None:
+    text = "devices:\n  - name: x\n    groups: [{paths: [{path: /dev/x}]}]\n    " + (shape % "hunter2").replace(
+        "\n", "\n    "
+    )
+    redactor = Redactor()
+    redactor.learn_yaml(text)
+    made = redactor.yaml(text)
+    assert "hunter2" not in made
+    loaded = load_bytes(made.encode(), "generic.yaml", MANIFEST.config, MANIFEST.validate)
+    assert loaded.problems == ()

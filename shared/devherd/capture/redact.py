@@ -1,6 +1,6 @@
 """Takes out of a capture what identifies people, machines and secrets, and keeps what belongs together together.
 
-A secret (password, token, key) becomes `[redacted]`. What identifies hardware or somebody's workload (serial numbers,
+A secret (password, token, key) becomes `<redacted>`. What identifies hardware or somebody's workload (serial numbers,
 hardware addresses, UUIDs, host, pod and namespace names, IP addresses) becomes a pseudonym of the same form: the same
 value gives the same pseudonym everywhere in one capture, and another one in the next, because its key is forgotten.
 """
@@ -19,7 +19,8 @@ from typing import Any
 from devherd.config.problems import Report
 from devherd.config.yaml12 import Mapping, Node, Scalar, Sequence, parse
 
-GONE = "[redacted]"
+GONE = "<redacted>"
+"""In place of a secret; plain text in JSON and in every corner of YAML."""
 SHORTEST = 4
 """A shorter value is not looked for in other text: it would hit everything."""
 
@@ -261,11 +262,7 @@ def _is_secret_key(key: str) -> bool:
 
 def _without_value(found: re.Match[str]) -> str:
     value = found[2]
-    if (
-        GONE in value
-        or value.lower() in ("true", "false", "null", "none", "{", "[", "|", ">")
-        or value.startswith("[redacted")
-    ):
+    if GONE in value or value.lower() in ("true", "false", "null", "none", "{", "[", "|", ">"):
         return found[0]
     quote = value[0] if value[0] in "\"'" else ""
     return f"{found[1]}{quote}{GONE}{quote}" if value.strip("\"'") else found[0]
