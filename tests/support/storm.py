@@ -371,6 +371,8 @@ class Storm:
         """From a calm node: what was lost before is not the reboot's."""
         self.calm()
         self.node.reboot()
+        # A front that is killed before the first pod is admitted again costs pods, whoever wrote it.
+        self.calm()
 
     def signal_front(self, number: int) -> None:
         """To one of them."""
@@ -452,7 +454,7 @@ class Storm:
             return
         self.calm()
         with RivalProcess(self.node.layout.device_plugins, CONTESTED, ids="theirs"):
-            end = time.monotonic() + 15
+            end = time.monotonic() + 20
             while True:
                 rows = {row["name"]: row for row in self.node.front("generic")["resources"]}
                 if rows[CONTESTED]["state"] == "taken":

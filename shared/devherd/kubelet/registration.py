@@ -18,23 +18,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from devherd.kubelet import regstatus
 from devherd.kubelet.changes import Changes
 from devherd.kubelet.contest import SETTLE, Contest
 from devherd.kubelet.endpoint import Endpoint, EndpointError
 from devherd.kubelet.identity import Identity
 from devherd.kubelet.layout import SUBFOLDER, Layout
 from devherd.kubelet.link import KubeletLink, Refused, RegisterError
-from devherd.kubelet.regstatus import (
-    REFUSED,
-    REGISTERED,
-    REGISTERING,
-    STOPPED,
-    TAKEN,
-    UNVERIFIED,
-    WAITING,
-    RegistrationStatus,
-)
-from devherd.kubelet.rivals import Rival, find_rivals
+from devherd.kubelet.regstatus import RegistrationStatus
+from devherd.kubelet.rivals import Newcomers, Rival, find_rivals
 from devherd.kubelet.server import ResourceServer, Stream
 from devherd.kubelet.verify import Confirmation, Verifier
 from devherd.kubelet.watch import KubeletWatch
@@ -102,7 +94,7 @@ class Registration:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._endpoint.remove()
         await self._server.stop(grace)
-        self._say(state=STOPPED, stream_since=0.0, error="")
+        self._say(state=regstatus.STOPPED, stream_since=0.0, error="")
 
     def retry(self) -> None:
         """Register now if no stream is open, whatever back-off was due; the pause after a stream's end stays."""
@@ -148,13 +140,14 @@ class Registration:
                 await self._no_socket(error)
             except Exception as error:
                 _LOG.exception("registration failed; trying again", extra={"fields": self._fields()})
-                self._say(state=WAITING, error=f"internal error: {error}")
+                self._say(state=regstatus.WAITING, error=f"internal error: {error}")
                 await asyncio.sleep(1.0)
 
     async def _next_kubelet(self) -> Identity:
         """Return who listens now, once the pause for that kubelet is over."""
-        if self.status.state not in (WAITING, REFUSED) and not (self._contest.lost and self._watch.probe_now()):
-            self._say(state=WAITING, stream_since=0.0, rivals=())
+        told = (regstatus.WAITING, regstatus.REFUSED)
+        if self.status.state not in told and not (self._contest.lost and self._watch.probe_now()):
+            self._say(state=regstatus.WAITING, stream_since=0.0, rivals=())
         while True:
             identity = await self._watch.listening()
             if self._live(identity) is not None or self._remaining(identity) <= 0:
@@ -171,7 +164,7 @@ class Registration:
         loss = await self._contest.loss(identity)
         if loss is None:
             return False
-        self._say(state=TAKEN, identity=identity, stream_since=0.0, error=loss.text, rivals=loss.rivals)
+        self._say(state=regstatus.TAKEN, identity=identity, stream_since=0.0, error=loss.text, rivals=loss.rivals)
         asked, due = self._asked, monotonic() + self._contest.look_again()
 
         def over() -> bool:
@@ -186,7 +179,7 @@ class Registration:
         name = self._endpoint.publish(self._layout.current)
         if identity != self._target:
             self._target, self._failures = identity, 0
-        self._say(state=REGISTERING, identity=identity, endpoint=name, stream_since=0.0)
+        self._say(state=regstatus.REGISTERING, identity=identity, endpoint=name, stream_since=0.0)
         try:
             await self._link.register(identity, name, self._server.resource, self._server.handler.options())
         except RegisterError:
@@ -217,7 +210,7 @@ class Registration:
             return
         self._failures = 0
         self._say(
-            state=UNVERIFIED if self._verifier else REGISTERED,
+            state=regstatus.UNVERIFIED if self._verifier else regstatus.REGISTERED,
             identity=identity,
             registered_at=time.time(),
             duration_ms=max(0.0, stream.sent_at - max(self._gap_since, self._watch.triggered_at)) * 1000,
@@ -241,9 +234,11 @@ class Registration:
             return None
 
         def judged(shown: bool | None, error: str, rivals: tuple[Rival, ...]) -> None:
-            self._say(state={True: REGISTERED, False: TAKEN, None: UNVERIFIED}[shown], error=error, rivals=rivals)
+            states = {True: regstatus.REGISTERED, False: regstatus.TAKEN, None: regstatus.UNVERIFIED}
+            self._say(state=states[shown], error=error, rivals=rivals)
 
-        check = Confirmation(self._verifier, self._server.resource, self._rivals, self._changes.until)
+        newcomers = Newcomers(self._endpoint.device_plugins)
+        check = Confirmation(self._verifier, self._server.resource, self._rivals, newcomers, self._changes.until)
         return self._spawn(check.run(stream, judged))
 
     def _rivals(self) -> tuple[Rival, ...]:
@@ -254,9 +249,9 @@ class Registration:
 
     def _refused(self, error: RegisterError) -> None:
         self._failures += 1
-        state, pause = WAITING, min(_RETRY_MAX, 0.005 * 2 ** min(self._failures, 12))
+        state, pause = regstatus.WAITING, min(_RETRY_MAX, 0.005 * 2 ** min(self._failures, 12))
         if error.kind is Refused.PERMANENT:
-            state, pause = REFUSED, self._refused_retry
+            state, pause = regstatus.REFUSED, self._refused_retry
         elif self._other_layout(error):
             pause = 0.0
         elif error.kind is not Refused.AWAY:
@@ -281,7 +276,7 @@ class Registration:
     async def _no_socket(self, error: Exception) -> None:
         if self.status.error != str(error):
             _LOG.warning("no socket", extra={"fields": {**self._fields(), "error": str(error)}})
-        self._say(state=WAITING, error=str(error))
+        self._say(state=regstatus.WAITING, error=str(error))
         binds = self._binds
         await self._changes.until(lambda: self._binds != binds, min(self._poll, 1.0))
 
@@ -299,10 +294,10 @@ class Registration:
                 if not may_miss:
                     raise
                 text = f"{self._endpoint.device_plugins}: not there yet; the kubelet makes it when it starts"
-                self._say(state=WAITING, error=text, stream_since=0.0)
+                self._say(state=regstatus.WAITING, error=text, stream_since=0.0)
                 return
             self._binds += 1
-        if self.status.state == WAITING:
+        if self.status.state == regstatus.WAITING:
             self._say(error="")
         self._changes.kick()
         self._spawn(self._link.warm_up(self._endpoint.anchor))

@@ -39,6 +39,28 @@ class Rival(Struct, frozen=True):
         return f"{self.socket} ({', '.join(told)})"
 
 
+class Newcomers:
+    """Tells whether a file has come into the kubelet's folder since the last look; the kubelet's own do not count."""
+
+    def __init__(self, device_plugins: str) -> None:
+        self._folder = device_plugins
+        self._known = self._files()
+
+    def any(self) -> bool:
+        """Look."""
+        known, self._known = self._known, self._files()
+        return not self._known <= known
+
+    def _files(self) -> frozenset[tuple[str, int]]:
+        try:
+            with os.scandir(self._folder) as entries:
+                return frozenset(
+                    (one.name, one.inode()) for one in entries if not one.name.startswith((".", "kubelet"))
+                )
+        except OSError:
+            return frozenset()
+
+
 def find_rivals(device_plugins: str, resource: str, ours: set[str], proc: str = "/proc") -> tuple[Rival, ...]:
     """Return the live sockets that may serve `resource`, the likeliest first, five at most.
 

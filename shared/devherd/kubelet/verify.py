@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from devherd.kubelet.podresources import PodResources, PodResourcesError
-from devherd.kubelet.rivals import Rival, named
+from devherd.kubelet.rivals import Newcomers, Rival, named
 from devherd.kubelet.server import Stream
 
 _GATHER = 0.02  # seconds a question waits for others to join
 _FIRST = 0.03  # seconds after a list was sent; the kubelet takes it in on its own time, and there is no acknowledgement
 _MISSES = 6  # questions, over about four seconds, before a different answer counts
 _AGAIN = 30.0  # seconds between checks of what was confirmed, at the same moments for all resources of a process
+_LOOK = 5.0  # seconds between looks whether a socket has come into the kubelet's folder
+_AFTER_NEWCOMER = (1.0, 4.0, 10.0)  # seconds between checks then: it listens before it registers
 _EMPTY_FOR = 10.0  # seconds the kubelet may show nothing of ours before the stream is made anew beside a live rival
 _HEAL_MAX = 3600.0
 _HEAL_FORGOTTEN = 4  # times as long as the last wait: a stream that held so long starts from the first wait again
@@ -48,6 +50,8 @@ class Verifier:
         """Return the ids the kubelet counts as healthy now. Raises PodResourcesError."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._ask())
+            # Whoever asked may be gone by the time it fails; then nobody is to be told.
+            self._next.add_done_callback(lambda task: task.cancelled() or task.exception())
         answer = await asyncio.shield(self._next)
         return answer.get(resource, frozenset())
 
@@ -70,10 +74,19 @@ class Confirmation:
     the resource), the stream is cut, so that the resource is registered anew; ever more rarely if that does not help.
     """
 
-    def __init__(self, verifier: Verifier, resource: str, find: Callable[[], tuple[Rival, ...]], wait: Wait) -> None:
+    def __init__(
+        self,
+        verifier: Verifier,
+        resource: str,
+        find: Callable[[], tuple[Rival, ...]],
+        newcomers: Newcomers,
+        wait: Wait,
+    ) -> None:
         self._verifier = verifier
         self._resource = resource
         self._find = find
+        self._newcomers = newcomers
+        self._soon: list[float] = []
         self._wait = wait
         self._empty_since: float | None = None
 
@@ -82,7 +95,7 @@ class Confirmation:
         pause, misses = _FIRST, 0
         while True:
             sent = stream.sent
-            if await self._wait(lambda sent=sent: stream.sent is not sent, pause):  # type: ignore[misc]
+            if await self._disturbed(stream, pause):
                 pause, misses = _FIRST, 0
                 continue
             try:
@@ -95,7 +108,8 @@ class Confirmation:
                 continue
             wanted = {member.id for member in sent.members if member.healthy}
             if shown == wanted:
-                pause, misses, self._empty_since = _until_next_round(), 0, None
+                pause = self._soon.pop(0) if self._soon else _until_next_round()
+                misses, self._empty_since = 0, None
                 judge(True, "", ())
                 continue
             misses += 1
@@ -104,6 +118,17 @@ class Confirmation:
                 rivals = self._find()
                 judge(False if shown or rivals else None, _who(len(wanted), len(shown), rivals), rivals)
                 self._heal(stream, bool(wanted) and not shown, bool(rivals))
+
+    async def _disturbed(self, stream: Stream, pause: float) -> bool:
+        """Rest, and tell whether something ended that early: a new list was sent, or another socket has come."""
+        sent, due = stream.sent, monotonic() + pause
+        while (left := due - monotonic()) > 0:
+            if await self._wait(lambda: stream.sent is not sent, min(left, _LOOK)):
+                return True
+            if left > _LOOK and self._newcomers.any():
+                self._soon = list(_AFTER_NEWCOMER)
+                return True
+        return False
 
     def _heal(self, stream: Stream, empty: bool, contested: bool) -> None:
         now = monotonic()
