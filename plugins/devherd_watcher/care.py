@@ -35,7 +35,7 @@ from devherd_watcher.settings import Settings
 
 RPC_SECONDS = 20.0
 FIRST_LOOK, AFTER_EVENT = 3.0, 0.3
-"""Seconds to the first look. Events since supervisord's start come first, once we count as RUNNING: older news first."""
+"""Seconds to the first look. What supervisord kept for us, older news, comes once we are RUNNING."""
 LOOK_RETRY = 5.0
 LOOK_AGAIN = 600.0
 """Seconds between looks at all of supervisord's programs, in case an event was lost."""

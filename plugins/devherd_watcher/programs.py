@@ -122,9 +122,10 @@ class Programs:
             self._failed(name, program, now)
         elif program.state == "exited" and row["exit"] in row["exitcodes"]:
             program.dormant = True
-            program.files = program.files or self._files(program)
+            program.files = program.files or self._files(name, program)
         elif program.state == "stopped" and row["was_started"]:
             self.stopped.add(name)
+            self._hands.hold_stopped(name)
         elif program.state == "running":
             program.running = program.started = now
 
@@ -154,7 +155,7 @@ class Programs:
 
     def _starting(self, name: str, program: _Program, was: str, now: float) -> None:
         program.started, program.running, program.due, program.dormant = now, None, None, False
-        program.files = self._files(program)
+        program.files = self._files(name, program)
         self.expected_ends.discard(name)
         if was != "stopped" or name in self.to_stop:
             return
@@ -217,10 +218,10 @@ class Programs:
 
     def slow(self, now: float) -> None:
         """The look that relies on no event: changed configurations of dormant programs, and good lives."""
-        for program in self._programs.values():
+        for name, program in self._programs.items():
             if program.running is not None:
                 program.backoff.lived(now - program.running)
-            if program.dormant and program.due is None and self._files(program) != program.files:
+            if program.dormant and program.due is None and self._files(name, program) != program.files:
                 program.due = (now, "its configuration changed")
 
     def appeared(self, subsystems: Iterable[str], now: float) -> None:
@@ -237,10 +238,10 @@ class Programs:
     def _lost(self, program: _Program, found: set[str]) -> bool:
         return LOST in found and bool(program.wakes_on - {"config"})
 
-    def _files(self, program: _Program) -> list[list[int] | None] | None:
-        if not program.plugin:
-            return None
-        return [_stamp(self._config), _stamp(os.path.join(self._etc, "plugins.d", f"{program.plugin}.yaml"))]
+    def _files(self, name: str, program: _Program) -> list[list[int] | None]:
+        # Before supervisord was asked the program's name has to do, which is the plugin's unless somebody renamed it.
+        plugin = program.plugin or name.rpartition(":")[2]
+        return [_stamp(self._config), _stamp(os.path.join(self._etc, "plugins.d", f"{plugin}.yaml"))]
 
     def _get(self, name: str) -> _Program:
         if name not in self._programs:

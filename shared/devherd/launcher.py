@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from devherd.process import LOCK_FD, Handle, alive, die_with_parent, read_stat
+from devherd.process import LOCK_FD, Handle, alive, close_all_but, die_with_parent, read_stat
 
 BLOCKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 BLOCKED_SUPERVISOR = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -316,6 +316,8 @@ def launch(arguments: list[str]) -> NoReturn:
     def say(text: str) -> None:
         print(f"launcher: {text}", file=sys.stderr, flush=True)
 
+    # Nothing of whoever starts us goes on; and the lock gets a low number, which supervisord's own restart leaves open.
+    close_all_but((0, 1, 2))
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SUPERVISOR if options.supervisor else BLOCKED)
     leave_with_parent()
     set_limits(options, say)

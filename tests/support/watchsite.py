@@ -273,7 +273,7 @@ class WatchSite:
         while True:
             try:
                 found = condition()
-            except ControlError:
+            except (ControlError, FileNotFoundError):
                 found = None
             if found:
                 return found
