@@ -40,6 +40,7 @@ Start here:
   devherd devices             every device: healthy or not, why, and who holds it
   devherd explain /dev/fuse   why something is offered, or why not
   devherd events              what happened, in time order
+  devherd doctor              what is wrong, and what to do
 
 \b
 Exit codes: 0 ok, 1 error, 2 wrong usage, 3 not ready, 4 in use, 5 timeout.
