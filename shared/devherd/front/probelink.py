@@ -248,6 +248,8 @@ class ProbeLink:
     async def _connected(self) -> _Connection:
         if self._connection is not None and not self._connection.closed.is_set():
             return self._connection
+        if self._connection is not None:
+            self._ended_at_rest(self._connection.spawned.pid)
         await self._let_go(polite=False)
         await self._may_start()
         self._state, self._doing, self._since = "starting", "start", time.monotonic()
@@ -300,6 +302,12 @@ class ProbeLink:
         self._journal.probe_replaced(False, pid, self._doing, error)
         await self._let_go(polite=False)
         self._back_off()
+
+    def _ended_at_rest(self, pid: int) -> None:
+        """It answered and then ended, with nothing asked of it: no reason to wait before the next one."""
+        self._replaced += 1
+        event(logger, "warning", "the probe ended by itself and is replaced", pid=pid)
+        self._journal.probe_replaced(False, pid, "", "the probe ended")
 
     def _back_off(self) -> None:
         self._replaced += 1
