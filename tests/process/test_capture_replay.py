@@ -124,6 +124,8 @@ def test_the_doctor_finds_a_healthy_node_healthy_and_a_dead_kubelet_dead(place: 
         assert devherd("wait", "--timeout", "20")[0] == 0
         code, found = devherd("doctor", "--bundle", bundle)
         assert (code, [item for item in found["checks"] if item["verdict"] == "problem"]) == (0, [])
+        # What was never started, because it is off unless wanted, is no remark.
+        assert [item["verdict"] for item in found["checks"] if item["name"] == "programs"] == ["ok"]
         names = Capture.load(bundle).texts
         assert {"more/doctor.json", "more/logs/generic.log", "more/versions.json", "more/logs/watcher.log"} <= set(
             names

@@ -76,7 +76,7 @@ def programs(site: Site) -> Iterator[Check]:
             bad += 1
             log = Path(site.paths.log) / f"{item.name}.log"
             yield Check(name, PROBLEM, f"{item.name} {item.words()}", f"Its last words: tail {log}")
-        elif item.state == "STOPPED":
+        elif item.state == "STOPPED" and item.started:
             yield Check(name, NOTE, f"{item.name} {item.words()}")
     running = sum(item.state in ("RUNNING", "STARTING") for item in site.programs)
     if not bad:

@@ -17,13 +17,17 @@ ABSENT_EXIT = 69
 
 @dataclass(frozen=True)
 class Program:
-    """One program: supervisord's state word, pid (0: none), exit code and its own description."""
+    """One program: supervisord's state word, pid (0: none), exit code and its own description.
+
+    `started` is when it was last started, Unix seconds; 0: never, because it is off unless somebody wants it.
+    """
 
     name: str
     state: str
     pid: int
     exit_code: int
     description: str
+    started: int = 0
 
     def worth_telling(self) -> bool:
         """False for a program an operator would not miss: its hardware is absent."""
@@ -64,6 +68,7 @@ def _program(item: dict[str, Any]) -> Program:
         pid=int(item.get("pid") or 0),
         exit_code=int(item.get("exitstatus") or 0),
         description=str(item.get("spawnerr") or ""),
+        started=int(item.get("start") or 0),
     )
 
 
