@@ -126,7 +126,14 @@ class Tenancy:
         in_checkpoint = self._checkpoint.get(resource, {}).get(device_id, "")
         if tenant is None:
             return in_checkpoint
-        return tenant.owner or in_checkpoint or "a pod that the kubelet does not list yet"
+        if tenant.misses and tenant.listed:
+            return f"{tenant.owner or in_checkpoint}, which the kubelet does not list any more"
+        return tenant.owner or in_checkpoint or "a pod that the kubelet has not listed"
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether some holder was missing in the last List: looking again soon settles it."""
+        return any(tenant.misses for tenant in self._tenants.values())
 
     def released(self, now: float) -> list[tuple[str, str]]:
         """The (resource, id) pairs that nobody holds any more; each end of a tenancy is returned once, ordered."""

@@ -97,6 +97,14 @@ class FrontNode:
         text = config if isinstance(config, str) else json.dumps(config)
         write(f"{self.folder}/etc/plugins.d/{self.plugin}.yaml", text)
 
+    def change_settings(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Lay changes over devherd.yaml; a SIGHUP makes the front read it."""
+        with open(self.config_path, encoding="utf-8") as file:
+            merged = json.load(file)
+        for section, values in changes.items():
+            merged[section] = {**merged.get(section, {}), **values}
+        write(self.config_path, json.dumps(merged))
+
     def start_front(self) -> int:
         """Start the front; its pid."""
         flags = [] if self.pythonpath else ["-I"]

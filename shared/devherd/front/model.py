@@ -13,7 +13,7 @@ from devherd.claims import Planned, conflicts_by_id
 from devherd.health.engine import HealthEngine
 from devherd.ledger import Ledger
 from devherd.settings import Settings
-from devherd.snapshot import GONE, STALE, Remembered, build, expire
+from devherd.snapshot import CONFLICT, GONE, STALE, Remembered, build, expire
 from devherd.tenancy import Tenancy
 from devherd.values import Device, Evidence, Inventory, Member, Parts, Preference, Skipped, Snapshot, Verdict
 
@@ -174,8 +174,8 @@ class Model:
         return min(times) if times else None
 
     def waiting(self) -> bool:
-        """Tell whether some id stays, or stays Unhealthy, only until its holder lets go."""
-        return any(
+        """Tell whether some id stays, or stays Unhealthy, only until its holder lets go, or is about to be released."""
+        return self.tenancy.doubtful or any(
             board.withdrawn or board.remembered or any(member.kind == STALE for member in board.snapshot.members)
             for board in self.boards.values()
         )
@@ -213,6 +213,13 @@ class Model:
         for resource, id in released:
             self.ledger.forget(resource, id)
         return released
+
+    def reason(self, board: Board, member: Member, now: float) -> str:
+        """Why an id is Unhealthy and, where a verdict is the reason, what will end that."""
+        device = board.found.get(member.id)
+        if member.healthy or device is None or member.kind in (STALE, CONFLICT):
+            return member.reason
+        return "; ".join(line for thing in device.things for line in self.health.explain(thing, now)) or member.reason
 
     def since(self, board: Board, id: str) -> float | None:
         """Since when (Unix seconds) an id is Unhealthy, where that is known."""

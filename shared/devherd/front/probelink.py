@@ -83,12 +83,18 @@ class _Connection:
                     raise ValueError(f"a frame of {length} bytes")
                 self._dispatch(self._decoder.decode(await reader.readexactly(length)))
         except asyncio.IncompleteReadError:
-            pass
+            self._over(error)
         except (OSError, ValueError, msgspec.MsgspecError) as problem:
-            error = f"the probe's stream broke: {problem}"
+            self._over(f"the probe's stream broke: {problem}")
         finally:
             self.closed.set()
             self._fail(error)
+
+    def _over(self, error: str) -> None:
+        """The other side ended it: nobody watches the hardware now, so a rescan, with a new probe, is due at once."""
+        self.closed.set()
+        self._fail(error)
+        self._on_hint(error)
 
     def _dispatch(self, reply: wire.Reply) -> None:
         if isinstance(reply, wire.Hint):

@@ -103,7 +103,7 @@ def _device(front: Front, board: Board, member: Member) -> dict[str, Any]:
         "resource": board.name,
         "id": member.id,
         "healthy": member.healthy,
-        "reason": member.reason,
+        "reason": front.model.reason(board, member, time.monotonic()),
         "kind": member.kind,
         "since": front.model.since(board, member.id),
         "numa": list(member.numa),
@@ -141,13 +141,20 @@ def _concerns(what: str, resource: str, id: str, device: Device | None) -> bool:
     if device is None or not what:
         return False
     paths = [path for node in device.parts.nodes for path in (node.host_path, node.container_path)]
+    numbers = [f"{node.kind}:{node.major}:{node.minor}" for node in device.parts.nodes]
+    if what.replace(" ", ":") in numbers:
+        return True
     texts = [*paths, *device.things, *device.attributes.values()]
     return any(what == text or what in text for text in texts)
 
 
 def _why(front: Front, board: Board, member: Member, device: Device | None) -> str:
     rule = f" by {device.attributes['rule']}" if device and "rule" in device.attributes else ""
-    state = "healthy" if member.healthy else f"unhealthy ({member.kind}): {member.reason}"
+    state = (
+        "healthy"
+        if member.healthy
+        else f"unhealthy ({member.kind}): {front.model.reason(board, member, time.monotonic())}"
+    )
     holder = front.model.tenancy.owner(board.name, member.id)
     held = f"; held by {holder}" if holder else ""
     missing = "" if member.id in board.found else "; the last scan did not find it, it is listed because it was there"
