@@ -188,10 +188,14 @@ def test_a_device_number_that_moved_never_reaches_a_pod_through_a_replayed_answe
     assert pod["phase"] == "Failed", "stale ids must not be given out before they are released"
 
 
-def test_after_a_reboot_with_a_lost_device_no_pod_gets_its_neighbour(node: FrontNode) -> None:
+@pytest.mark.parametrize("ledger", ["written", "lost"])
+def test_after_a_reboot_with_a_lost_device_no_pod_gets_its_neighbour(node: FrontNode, ledger: str) -> None:
+    node.until(lambda: os.path.exists(f"{node.folder}/state/generic.inventory.json"))
     node.run_pod("p", {RESOURCE: 6})
     things = {row["id"]: row["things"] for row in node.devices().values()}
     node.end_front(signal.SIGKILL)
+    if ledger == "lost":
+        Path(f"{node.folder}/state/generic.ledger.json").unlink(missing_ok=True)
     node.kubelet.kill()
     node.kubelet.lose_containers()
     node.node.break_device("/dev/x2")

@@ -13,10 +13,10 @@ from devherd.front.journal import Journal
 from devherd.front.model import Model
 from devherd.front.probelink import ProbeLink
 from devherd.front.reload import Configuration, ConfigurationFile
-from devherd.front.saved import Memory, Saved
+from devherd.front.saved import LastInventory, Memory, Saved
 from devherd.front.spawn import Spawned
 from devherd.health.engine import HealthEngine
-from devherd.kubelet.checkpoint import read_checkpoint
+from devherd.kubelet.checkpoint import Held, read_checkpoint
 from devherd.ledger import Ledger
 from devherd.log import setup
 from devherd.settings import Settings
@@ -74,12 +74,23 @@ def _recall(configuration: Configuration, memory: Memory, boot: str) -> Model:
     ledger = Ledger(memory.ledger)
     tenancy = Tenancy(now)
     model = Model(settings, health, ledger, tenancy, boot)
+    held = read_checkpoint(settings.paths.device_plugins)
     if memory.inventory is not None:
         model.recall(memory.inventory.inventory, memory.inventory.boot_id == boot, wall)
-    held = read_checkpoint(settings.paths.device_plugins)
+        _complete(ledger, memory.inventory, held, wall)
     ours = {resource: ids for resource, ids in held.owners.items() if resource in model.boards}
     tenancy.checkpoint(ours, now)
     model.recall_held(ours, wall)
     for name in model.boards:
         tenancy.suspected(name, ledger.ids(name), now)
     return model
+
+
+def _complete(ledger: Ledger, last: LastInventory, held: Held, wall: float) -> None:
+    """The ledger is written behind Allocate: what a crash kept from it follows from the last inventory."""
+    known = {resource.name: {device.id: device for device in resource.devices} for resource in last.inventory.resources}
+    for resource, ids in held.owners.items():
+        for id in ids:
+            device = known.get(resource, {}).get(id)
+            if device is not None and ledger.answer(resource, id) is None:
+                ledger.record(resource, id, device.parts, last.boot_id, wall)
