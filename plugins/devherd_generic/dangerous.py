@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from devherd_generic.globs import Glob, Ranges, overlap, parse
+from devherd_generic.globs import Component, Glob, Ranges, overlap, parse
 
 OVERRIDE = "say dangerous: true if you mean it"
 
@@ -48,6 +48,9 @@ _PRIVATE = {
     "/run/podman": "the container runtime's socket",
     "/run/dbus": "the host's message bus",
     "/run/systemd/private": "the host's service manager",
+    "/run/user": "the users' sockets and secrets",
+    "/run/secrets": "the host's secrets",
+    "/run/credentials": "the services' secrets",
 }
 # What may be mounted read-only, but not so that a container can change it.
 _KEPT = {
@@ -62,7 +65,16 @@ _KEPT = {
     "/boot": "the host's kernel",
     "/root": "the host's administrator",
     "/var/spool/cron": "the host's jobs",
+    "/var/log": "the host's logs",
+    "/run/udev": "what the host knows of its devices",
+    "/run/systemd": "the host's service manager",
 }
+# Nobody's own folder as a whole, nor these in it; anything else in it may be mounted.
+_HOME = "people's keys and passwords"
+_HOME_SECRETS = tuple(
+    f"/home/*/{name}"
+    for name in (".ssh", ".gnupg", ".kube", ".docker", ".aws", ".azure", ".config", ".local", ".pki", ".netrc")
+)
 _DISK = "a raw disk"
 _LETTERS = ("[a-z]", "[a-z][a-z]", "[a-z][0-9]*", "[a-z][a-z][0-9]*")
 # Names of nodes, for the time when only a pattern is known; see `_rare` for the second table.
@@ -74,7 +86,14 @@ _NODES = {
     "cpu/[0-9]*/msr": "the processor's control registers",
 }
 _RARE_NODES = {
-    **dict.fromkeys(("kmem", "port", "snapshot"), "the host's memory"),
+    "kmsg": "the kernel's log",
+    "console": "the host's console",
+    "block/*": _DISK,
+    **dict.fromkeys(("kmem", "port", "snapshot", "oldmem", "crash", "dax[0-9]*"), "the host's memory"),
+    **dict.fromkeys(("char/1:[124]", "char/1:12"), "the host's memory"),
+    **dict.fromkeys(("drbd[0-9]*", "bcache[0-9]*", "root"), _DISK),
+    **dict.fromkeys(("btrfs-control", "zfs"), "the control of the host's file systems"),
+    "userfaultfd": "the control of page faults, also the kernel's own",
     **{f"{disk}{rest}": _DISK for disk in ("hd", "xvd") for rest in _LETTERS},
     **dict.fromkeys(("zram[0-9]*", "rbd[0-9]*", "ng[0-9]n[0-9]*", "mtd*", "nvme-fabrics"), _DISK),
     **dict.fromkeys(("dasd[a-z]*", "pmem[0-9]*", "bsg/*", "raw/*"), _DISK),
@@ -83,15 +102,27 @@ _RARE_NODES = {
 _SAMPLES = (
     *("mem", "kmem", "port", "snapshot", "sda", "sda1", "sdaa", "vda", "vda1", "nvme0", "nvme0n1", "nvme0n1p1"),
     *("dm-0", "md0", "mmcblk0", "mmcblk0p1", "sg0", "mapper/control", "mapper/root", "disk/by-id/x", "cpu/0/msr"),
+    *("kmsg", "console", "oldmem", "crash", "dax0.0", "block/8:0", "drbd0", "bcache0", "btrfs-control", "userfaultfd"),
 )
 _parsed = lru_cache(maxsize=1024)(parse)
 
-_MEMORY = {("c", 1, 1), ("c", 1, 2), ("c", 1, 4), ("c", 10, 231)}
+_NUMBERS = {
+    **dict.fromkeys((("c", 1, 1), ("c", 1, 2), ("c", 1, 4), ("c", 1, 12), ("c", 10, 231)), "is the host's memory"),
+    ("c", 1, 11): "is the kernel's log",
+    ("c", 5, 1): "is the host's console",
+    ("c", 10, 234): "controls the host's file systems",
+    ("c", 10, 236): "controls every mapped disk",
+}
 _DISK_CHARS = {21: "a raw disk", 90: "a raw disk", 162: "a raw disk", 202: "the processor's control registers"}
-_DEVICE_MAPPER = ("c", 10, 236)
 # Block devices that are no disk of the host: RAM disk, floppy, loop, CD-ROM, network block device.
 _HARMLESS_BLOCKS = {1, 2, 7, 11, 43}
-_DISK_CHAR_NAME = re.compile(r"/dev/(nvme.*|ng[0-9]+n[0-9]+|bsg/.*)")
+# Those whose numbers the kernel deals out as they come.
+_NAMES = {
+    re.compile(r"/dev/(nvme.*|ng[0-9]+n[0-9]+|bsg/.*)"): "is a raw disk",
+    re.compile(r"/dev/(dax[0-9.]+|crash|oldmem)"): "is the host's memory",
+    re.compile(r"/dev/zfs"): "controls the host's file systems",
+    re.compile(r"/dev/userfaultfd"): "controls page faults, also the kernel's own",
+}
 
 
 def node_pattern(glob: Glob) -> str:
@@ -128,15 +159,13 @@ def node_expression(search: re.Pattern[str], anchored: bool) -> str:
 
 def node(path: str, kind: str, major: int, minor: int) -> str:
     """Why a device node that was found is refused; empty when it is not. `path` has no links left."""
-    if (kind, major, minor) in _MEMORY:
-        return f"{path} is the host's memory"
-    if (kind, major, minor) == _DEVICE_MAPPER:
-        return f"{path} controls every mapped disk"
+    if why := _NUMBERS.get((kind, major, minor)):
+        return f"{path} {why}"
     if kind == "c" and major in _DISK_CHARS:
         return f"{path} is {_DISK_CHARS[major]}"
-    if (kind == "b" and major not in _HARMLESS_BLOCKS) or _DISK_CHAR_NAME.fullmatch(path):
+    if kind == "b" and major not in _HARMLESS_BLOCKS:
         return f"{path} is a raw disk"
-    return ""
+    return next((f"{path} {why}" for name, why in _NAMES.items() if name.fullmatch(path)), "")
 
 
 def mount_pattern(glob: Glob, read_only: bool) -> str:
@@ -152,7 +181,7 @@ def mount_pattern(glob: Glob, read_only: bool) -> str:
     def is_dev() -> bool:
         return len(glob.components) == 1 and touches("/dev")
 
-    return _mount(touches, is_dev, lambda path: "could reach", glob.text, read_only, ())
+    return _home(glob) or _mount(touches, is_dev, lambda path: f"could reach {path},", glob.text, read_only, ())
 
 
 def mount(path: str, read_only: bool, more: Iterable[str] = ()) -> str:
@@ -166,11 +195,13 @@ def mount(path: str, read_only: bool, more: Iterable[str] = ()) -> str:
         return short == other or short.startswith(other + "/") or other.startswith(short + "/")
 
     def relation(other: str) -> str:
-        return "is" if short == other else "is in" if short.startswith(other) else "holds"
+        if path == other:
+            return "is"
+        return f"is {other}," if short == other else f"is in {other}," if short.startswith(other) else f"holds {other},"
 
     if short == "/":
         return "/ is the whole host"
-    return _mount(touches, lambda: short == "/dev", relation, path, read_only, more)
+    return _home(_literal(path)) or _mount(touches, lambda: short == "/dev", relation, path, read_only, more)
 
 
 def _mount(
@@ -183,11 +214,30 @@ def _mount(
 ) -> str:
     for path, why in (*_PRIVATE.items(), *((path, "the kubelet's or devherd's files") for path in more)):
         if touches(path):
-            return f"{text} {relation(path)} {path}, {why}"
+            return f"{text} {relation(path)} {why}"
     for path, why in () if read_only else _KEPT.items():
         if touches(path):
-            return f"{text} {relation(path)} {path}, {why} (with readOnly: true it may be mounted)"
-    return f"{text} could be /dev, every device of the host" if is_dev() else ""
+            return f"{text} {relation(path)} {why} (with readOnly: true it may be mounted)"
+    if is_dev():
+        return f"{text} {'is' if text == '/dev' else 'could be /dev,'} every device of the host"
+    return ""
+
+
+def _home(glob: Glob) -> str:
+    """Why a mount of /home, of someone's folder there, or of the keys in it is refused; empty when it is not."""
+    length = len(glob.components)
+    if length <= 2:
+        return f"{glob.text} holds {_HOME}" if _same_start(glob, _parsed("/home/*"), length) else ""
+    secrets = (path for path in _HOME_SECRETS if _same_start(glob, _parsed(path), 3))
+    return next(
+        (f"{glob.text} {'is in' if glob.is_literal else 'could reach'} {path}, {_HOME}" for path in secrets), ""
+    )
+
+
+def _literal(path: str) -> Glob:
+    """A path that was found, whatever characters it has."""
+    tokens = ((part, tuple(((ord(char), ord(char)),) for char in part)) for part in path[1:].split("/"))
+    return Glob(path, tuple(Component(singles, part) for part, singles in tokens))
 
 
 def _without_var_run(glob: Glob) -> Glob:

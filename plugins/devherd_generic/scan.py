@@ -24,6 +24,9 @@ logger = logging.getLogger("devherd_generic.scan")
 DEVICES_AT_MOST = 100_000
 SKIPPED_AT_MOST = 200
 
+NOTHING = "nothing matches now"
+"""How the reason begins for a rule's pattern without a match. That is no mistake: the device may come yet."""
+
 Match = tuple[str, "Entry"]
 
 
@@ -91,14 +94,19 @@ class Scan:
     def _zipped(self, rule: Rule, group: CompiledGroup, extra: tuple[Mount, ...]) -> Iterator[Unit]:
         columns: list[list[Match]] = []
         patterns: list[Pattern] = []
+        missing = False
         for pattern in group.patterns:
             found = globs.find(self.view, pattern.glob)
             if found:
                 columns.append(found)
                 patterns.append(pattern)
-            elif not pattern.optional:
-                self._skip(rule, pattern.glob.text, "nothing there (or only links that lead nowhere)")
-                return
+            elif pattern.optional:
+                self._skip(rule, pattern.glob.text, f"{NOTHING}; it is optional, devices come without it")
+            else:
+                missing = True
+                self._skip(rule, pattern.glob.text, f"{NOTHING} (or only links that lead nowhere)")
+        if missing:
+            return
         pieces: dict[tuple[int, int], tuple[str, Piece, int]] = {}
         lengths, limits = [len(found) for found in columns], [pattern.limit for pattern in patterns]
         for number, chosen in enumerate(zip_matches(lengths, limits)):
@@ -137,7 +145,7 @@ class Scan:
                 yield assemble(rule, resource, [(path, piece, 1)], extra, number, group.count)
                 number += 1
         if not seen:
-            self._skip(rule, expression.search.pattern, "no device node below /dev matches")
+            self._skip(rule, expression.search.pattern, f"{NOTHING}: an expression for the paths of nodes below /dev")
 
     def _named_after(self, rule: Rule, path: str) -> str:
         """The resource named after a matched path; empty when it cannot be."""

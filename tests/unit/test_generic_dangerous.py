@@ -42,7 +42,7 @@ def test_system_places_may_be_read(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/run/pulse", "/opt/x", "/srv", "/tmp", "/dev/shm", "/home/user", "/run/dockerx", "/etcx"]
+    "path", ["/run/pulse", "/opt/x", "/srv", "/tmp", "/dev/shm", "/home/user/data", "/run/dockerx", "/etcx"]
 )
 def test_other_places_may_be_mounted(path: str) -> None:
     assert dangerous.mount(path, read_only=False) == ""
@@ -154,3 +154,67 @@ def test_a_node_s_private_folders_count_too() -> None:
     assert dangerous.mount("/srv/k/device-plugins/x", True, ("/srv/k/device-plugins",))
     assert dangerous.mount("/srv/k", True, ("/srv/k/device-plugins",))
     assert dangerous.mount("/srv/other", True, ("/srv/k/device-plugins",)) == ""
+
+
+@pytest.mark.parametrize(
+    "path", ["/home", "/home/u", "/home/u/.ssh", "/home/u/.ssh/id_rsa", "/run/user", "/run/user/0/bus", "/run/secrets"]
+)
+def test_people_s_and_services_secrets_may_not_be_mounted(path: str) -> None:
+    assert dangerous.mount(path, read_only=True)
+    assert dangerous.mount_pattern(parse(path), read_only=True)
+
+
+@pytest.mark.parametrize("text", ["/home/*", "/h*", "/home/*/.s*", "/home/u/*", "/home/*/*", "/home/?/.ssh/id*"])
+def test_globs_that_could_reach_someone_s_keys_are_refused(text: str) -> None:
+    assert dangerous.mount_pattern(parse(text), read_only=True)
+
+
+@pytest.mark.parametrize("text", ["/home/*/data", "/home/u/data/*", "/home/[u/data", "/homes/*"])
+def test_what_else_is_in_a_home_may_be_mounted(text: str) -> None:
+    if "[u" in text:
+        assert dangerous.mount(text, read_only=False) == ""
+    else:
+        assert dangerous.mount_pattern(parse(text), read_only=False) == ""
+
+
+@pytest.mark.parametrize("path", ["/var/log", "/var/log/pods", "/run/udev", "/run/udev/data"])
+def test_logs_and_udev_s_data_may_be_read_not_written(path: str) -> None:
+    assert "readOnly: true" in dangerous.mount(path, read_only=False)
+    assert dangerous.mount(path, read_only=True) == ""
+
+
+RARE = ["kmsg", "console", "drbd0", "bcache0", "dax0.0", "oldmem", "crash", "root", "block/8:0", "userfaultfd"]
+
+
+@pytest.mark.parametrize("name", [*RARE, "btrfs-control", "char/1:1", "zfs"])
+def test_rarer_nodes_that_hand_the_node_over_are_refused_by_name(name: str) -> None:
+    assert dangerous.node_pattern(parse(f"/dev/{name}"))
+    assert dangerous.node_pattern(parse(f"/dev/{name[:-1]}?"))
+
+
+@pytest.mark.parametrize("name", ["kmsg", "dax0.0", "drbd0", "bcache0", "btrfs-control", "userfaultfd", "oldmem"])
+def test_rarer_nodes_are_refused_by_expression(name: str) -> None:
+    assert dangerous.node_expression(re.compile(name[:-1] + "."), anchored=True)
+
+
+@pytest.mark.parametrize(("path", "number"), [("kmsg", (1, 11)), ("console", (5, 1)), ("x", (1, 12)), ("y", (10, 234))])
+def test_rarer_nodes_are_refused_by_number(path: str, number: tuple[int, int]) -> None:
+    assert dangerous.node(f"/dev/{path}", "c", *number)
+
+
+@pytest.mark.parametrize("name", ["dax0.0", "crash", "userfaultfd", "zfs"])
+def test_nodes_without_a_fixed_number_are_refused_by_name(name: str) -> None:
+    assert dangerous.node(f"/dev/{name}", "c", 250, 3)
+
+
+@pytest.mark.parametrize("path", ["/proc", "/dev", "/etc/shadow", "/run/user", "/sys", "/home"])
+def test_no_reason_says_that_a_thing_is_itself(path: str) -> None:
+    for reason in (dangerous.mount(path, False), dangerous.mount_pattern(parse(path), False)):
+        assert reason.startswith(path)
+        assert reason.count(path) == 1
+
+
+def test_a_reason_names_the_place_that_another_path_leads_to() -> None:
+    assert dangerous.mount("/var/run/dbus", True) == "/var/run/dbus is /run/dbus, the host's message bus"
+    assert dangerous.mount("/proc/1", True) == "/proc/1 is in /proc, the host's processes and kernel settings"
+    assert dangerous.mount("/run", True).startswith("/run holds /run/")

@@ -148,12 +148,23 @@ def test_case_17_absent_required_path_voids_the_unit_optional_does_not(node: Nod
     required = node.vendor(rule("x", "/dev/a", "/dev/c")).scan()
     assert devices(required, "devherd.io/x") == {}
     assert [resource.name for resource in required.resources] == ["devherd.io/x"]
-    assert "/dev/c: nothing there" in reasons(required)
+    assert "/dev/c: nothing matches now" in reasons(required)
     optional = node.vendor(rule("x", "/dev/a", {"path": "/dev/c", "optional": True})).scan()
+    assert "/dev/c: nothing matches now; it is optional" in reasons(optional)
     assert only(optional, "devherd.io/x").id == hashlib.sha1(b"0/dev/a").hexdigest()
     assert [n.host_path for n in only(optional, "devherd.io/x").parts.nodes] == ["/dev/a"]
     none = node.vendor(rule("x", {"path": "/dev/c", "optional": True}, {"path": "/dev/d", "optional": True})).scan()
     assert devices(none, "devherd.io/x") == {}
+
+
+def test_every_pattern_without_a_match_is_named_not_only_the_first(node: Node) -> None:
+    inventory = node.vendor(rule("x", "/dev/a*", "/dev/c"), {"groups": [{"match": "video[0-9]+"}]}).scan()
+    assert [(skipped.what, skipped.rule) for skipped in inventory.skipped] == [
+        ("/dev/a*", "devices[0] x"),
+        ("/dev/c", "devices[0] x"),
+        ("video[0-9]+", "devices[1]"),
+    ]
+    assert all(skipped.reason.startswith("nothing matches now") for skipped in inventory.skipped)
 
 
 def test_case_18_type_mount_gives_a_mount_and_no_device(node: Node) -> None:
