@@ -148,7 +148,10 @@ class Storm:
 
     def unsettled(self) -> str:
         """What is not as it should be yet. Broken where it can never become right again."""
-        shown = self.client.node()["resources"]
+        seen = self.client.node()
+        if not seen["sources_ready"]:
+            return "the kubelet does not know all its pods yet, and frees nothing until it does"
+        shown = seen["resources"]
         accelerators = TOTALS["example.com/accelerator"] - len(self._broken)
         wanted = {**TOTALS, "example.com/accelerator": accelerators, naughty_vendor.RESOURCE: naughty_vendor.COUNT}
         for name, count in wanted.items():
@@ -208,14 +211,20 @@ class Storm:
                     self._violations.append(f"two fronts for {plugin}: {pids}")
 
     def fronts(self) -> dict[str, list[int]]:
-        """Fronts that run now, by plugin; one that still waits in the launcher is none, and neither is a dying one."""
-        found: dict[str, list[int]] = {}
+        """Fronts that run now, by plugin: not those that still wait in the launcher, or that are ending.
+
+        A front that starts its probe is, for a moment, two processes that look the same: its own fork is none either.
+        """
+        seen: dict[int, tuple[str, int]] = {}
         for pid in leftovers.marked(self.node.layout.folder):
-            command = read_command(pid)
-            stat = read_stat(pid)
+            command, stat = read_command(pid), read_stat(pid)
             if "devherd.front" not in command or "devherd.launcher" in command or stat is None or stat.state in "ZX":
                 continue
-            found.setdefault(command[command.index("--plugin") + 1], []).append(pid)
+            seen[pid] = (command[command.index("--plugin") + 1], stat.parent)
+        found: dict[str, list[int]] = {}
+        for pid, (plugin, parent) in seen.items():
+            if parent not in seen:
+                found.setdefault(plugin, []).append(pid)
         return found
 
     # Pods
@@ -295,6 +304,10 @@ class Storm:
         """OK to Register, and no ListAndWatch."""
         self.node.kubelet.set(skip_streams=1)
         self.node.kubelet.restart()
+        with contextlib.suppress(SimError):
+            self.client.wait(3, event="stream-skipped")
+        # It counts down in its own memory; the next kubelet would begin anew.
+        self.node.kubelet.set(skip_streams=0)
 
     def move_socket_away(self) -> None:
         """In one kubelet's life."""
