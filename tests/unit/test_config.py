@@ -23,6 +23,7 @@ from devherd.config import (
     plugin_config_path,
 )
 from devherd.settings import Kubelet, Paths, Settings
+from devherd.sim.nodespec import load as load_node
 from devherd.vendor import Manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -394,3 +395,27 @@ def test_a_file_of_rubbish_keys_is_answered_quickly() -> None:
 def test_load_struct_reads_any_struct(tmp_path: Path) -> None:
     (tmp_path / "u.yaml").write_text("vendor: 0bda\nproduct: 2838\n")
     assert load_struct(str(tmp_path / "u.yaml"), Usb).require() == Usb("0bda", "2838")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("kubelet: {poll: 1:30}", "write a plain number of seconds: 90"),
+        ("kubelet: {poll: 01:00:05}", "write a plain number of seconds: 3605"),
+        ("kubelet: {poll: 1m30s}", "write a plain number of seconds: 90"),
+        ("log: info", "write log: {level: info}"),
+        ("kubelet: top", "write kubelet: {layout: top}"),
+        ("kubelet: 5", "its keys, one a line below it: layout, poll, refused_retry, verify"),
+    ],
+)
+def test_a_value_in_an_everyday_form_gets_a_hint_how_to_write_it(text: str, hint: str) -> None:
+    (problem,) = load(text, Settings).problems
+    assert problem.hint == hint
+
+
+def test_a_simulated_node_that_is_not_there_gets_a_hint_about_nodes_not_settings() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_node("/nonexistent/node.yaml")
+    (problem,) = caught.value.problems
+    assert "workshop" in problem.hint
+    assert "--config" not in problem.hint

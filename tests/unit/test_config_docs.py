@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+from devherd.cli.main import main
 from devherd.config import docs, load_bytes, schema
 from devherd.config.reference import example, sections
 from devherd.settings import Kubelet, Settings
@@ -88,3 +89,14 @@ def test_installed_plugins_are_found_by_their_entry_points() -> None:
     found: dict[str, Any] = dict(schema.installed_manifests("devherd"))
     assert found["generic"].name == "generic"
     assert schema.installed_manifests("no-such-distribution") == {}
+
+
+def test_the_page_shows_problems_as_config_check_prints_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "devherd.yaml"
+    file.write_text(docs._SAMPLE, encoding="utf-8")
+    main(["config", "check", "--config", str(file)])
+    printed = capsys.readouterr().out.split("\n\n", 1)[1].rpartition("\n5 errors")[0]
+    shown = "\n".join(line.rstrip() for line in printed.splitlines()).replace(str(file), "/etc/devherd/devherd.yaml")
+    assert shown in docs.page()

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 
 import click
 from rich.markup import escape
 
-from devherd.cli.app import App, common, json_option, make_out
+from devherd.cli.app import App, common
 from devherd.cli.exits import ERROR, OK, USAGE, Fault
-from devherd.cli.output import BAD, GOOD, QUIET
+from devherd.cli.output import BAD, GOOD, QUIET, WARN
 from devherd.cli.place import NODE_CONFIG, find_config
-from devherd.cli.plugins import manifests
+from devherd.cli.plugins import manifests, vendor_manifests, vendors_installed
 from devherd.cli.words import count
-from devherd.config import Problem, load_plugin_config, load_settings
+from devherd.config import Problem, check_plugins, load_settings
+from devherd.config.show import problem_lines
 from devherd.settings import Settings
+
+_STYLES = {"head": "bold", "source": QUIET, "mark": BAD, "text": "", "hint": QUIET}
 
 
 @click.group()
@@ -32,93 +34,85 @@ def check(app: App) -> int:
     nothing running. Exits 1 when there is an error.
     """
     path = find_config(app.config, app.instance)
-    files, problems = _check(path)
+    files, problems, ignored = _check(path)
     if app.out.as_json:
         documents = [
             {"file": p.file, "line": p.line, "column": p.column, "key": p.key, "message": p.message, "hint": p.hint}
             for p in problems
         ]
-        app.out.document({"ok": not problems, "files": files, "problems": documents})
+        app.out.document({"ok": not problems, "files": files, "problems": documents, "ignored": ignored})
     else:
-        _show(app, files, problems)
+        _show(app, files, problems, ignored)
     return ERROR if problems else OK
 
 
 @config.command()
 @click.argument("name", required=False)
-@json_option
-def schema(name: str | None, as_json: bool) -> int:
+@common
+def schema(app: App, name: str | None) -> int:
     """Print the JSON Schema of devherd.yaml, or of the plugin NAME's file.
 
-    Editors with a YAML language server complete and check with it.
+    Editors with a YAML language server complete and check with it. A third-party vendor is known when
+    `vendors` in devherd.yaml lists it.
     """
     from devherd.config.schema import plugin_schema, settings_schema
 
-    out = make_out(as_json)
     if name in (None, "devherd"):
-        out.document(settings_schema())
+        app.out.document(settings_schema())
         return OK
     known = manifests()
     if name not in known:
-        raise Fault(f"there is no plugin {name!r}", f"There are: {', '.join(known)}.", code=USAGE)
-    out.document(plugin_schema(known[name]))
+        path = find_config(app.config, app.instance)
+        found, wrong = vendor_manifests(load_settings(path).value or Settings())
+        known |= found
+        if name in wrong:
+            raise Fault(wrong[name])
+    if name not in known:
+        allowed = f"There are: {', '.join(known)}."
+        if name in vendors_installed():
+            allowed = f"It is installed, but not allowed: write `vendors: [{name}]` into devherd.yaml."
+        raise Fault(f"there is no plugin {name!r}", allowed, code=USAGE)
+    app.out.document(plugin_schema(known[name]))
     return OK
 
 
-def _check(path: str) -> tuple[list[str], list[Problem]]:
-    """The files looked at and what is wrong in them."""
+def _check(path: str) -> tuple[list[str], list[Problem], list[str]]:
+    """The files looked at, what is wrong in them, and files that no plugin reads."""
     files: list[str] = []
     problems: list[Problem] = []
     settings = Settings()
+    known = manifests()
     if os.path.exists(path) or path != NODE_CONFIG:
         files.append(path)
+        problems += load_settings(path, _vendor_problems).problems
         loaded = load_settings(path)
-        problems += loaded.problems
-        settings = loaded.value or Settings()
         if loaded.value is None:
-            return files, problems
-    known = manifests()
-    folder = os.path.join(settings.paths.etc, "plugins.d")
-    for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        file = os.path.join(folder, entry)
-        stem, suffix = os.path.splitext(entry)
-        if entry.startswith(".") or suffix != ".yaml":
-            continue
-        files.append(file)
-        if stem in known:
-            problems += load_plugin_config(settings, known[stem]).problems
-        else:
-            near = difflib.get_close_matches(stem, known, 1)
-            hint = f"did you mean {near[0]}.yaml?" if near else f"plugins are: {', '.join(known)}"
-            problems.append(Problem(file, 0, 0, "", f"there is no plugin {stem!r}", hint))
-    return files, problems
+            return files, problems, []
+        settings = loaded.value
+        known |= vendor_manifests(settings)[0]
+    checked = check_plugins(settings, known)
+    return [*files, *checked.files], [*problems, *checked.problems], list(checked.ignored)
 
 
-def _show(app: App, files: list[str], problems: list[Problem]) -> None:
-    for file in files:
+def _vendor_problems(settings: Settings) -> list[tuple[tuple[str | int, ...], str]]:
+    wrong = vendor_manifests(settings)[1]
+    return [(("vendors", index), wrong[name]) for index, name in enumerate(settings.vendors) if name in wrong]
+
+
+def _show(app: App, files: list[str], problems: list[Problem], ignored: list[str]) -> None:
+    for file in dict.fromkeys([*files, *(problem.file for problem in problems)]):
         wrong = [problem for problem in problems if problem.file == file]
         app.out.rich(f"[{BAD if wrong else GOOD}]{'wrong' if wrong else 'ok   '}[/]  {escape(file)}")
         for problem in wrong:
-            _show_problem(app, problem)
+            app.out.say()
+            for kind, text in problem_lines(problem, _source_line(problem.file, problem.line)):
+                app.out.say(text, _STYLES[kind])
+    for file in ignored:
+        app.out.rich(f"[{WARN}]note [/]  {escape(file)}: read by no plugin, each reads plugins.d/NAME.yaml")
     if not files:
         app.out.say("No configuration file: every setting has its default, and no device is offered.", QUIET)
     elif problems:
         app.out.say(count(len(problems), "error"), BAD)
-
-
-def _show_problem(app: App, problem: Problem) -> None:
-    """The place, the line itself with a mark below the column, the reason, the hint."""
-    app.out.say()
-    place = f"{problem.file}:{problem.line}:{problem.column}" if problem.line else problem.file
-    key = f"  {problem.key}" if problem.key else ""
-    app.out.say(f"  {place}{key}", "bold")
-    source = _source_line(problem.file, problem.line)
-    if source:
-        app.out.say(f"    {source}", QUIET)
-        app.out.say("    " + " " * max(0, problem.column - 1) + "^", BAD)
-    app.out.say(f"  {problem.message}")
-    if problem.hint:
-        app.out.say(f"  {problem.hint}", QUIET)
 
 
 def _source_line(file: str, line: int) -> str:
@@ -126,8 +120,6 @@ def _source_line(file: str, line: int) -> str:
         return ""
     try:
         with open(file, encoding="utf-8", errors="replace") as stream:
-            text = next((row for number, row in enumerate(stream, 1) if number == line), "")
+            return next((row for number, row in enumerate(stream, 1) if number == line), "")
     except OSError:
         return ""
-    shown = "".join(char if char.isprintable() else " " for char in text.rstrip("\r\n"))
-    return shown[:160]

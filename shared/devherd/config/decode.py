@@ -14,7 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from devherd.config import leaf, types
-from devherd.config.nearest import plain_form, suggestion
+from devherd.config.nearest import listing, plain_form, suggestion
 from devherd.config.problems import KeyPath, Mark, Report
 from devherd.config.scalars import resolve
 from devherd.config.yaml12 import Broken, Mapping, Node, Scalar, Sequence
@@ -102,7 +102,7 @@ class _Decoder:
     def _struct(self, node: Node, info: inspect.StructType, path: KeyPath) -> Any:
         node = _section(node)
         if not isinstance(node, Mapping):
-            return self._wrong(node, info, path, _mapping_hint(node))
+            return self._wrong(node, info, path, _mapping_hint(node) or _inside_hint(node, info, path))
         fields = {field.encode_name: field for field in info.fields}
         given: dict[str, Any] = {}
         for pair in node.pairs:
@@ -263,6 +263,18 @@ def _list_hint(node: Node) -> str:
 def _mapping_hint(node: Node) -> str:
     glued = isinstance(node, Scalar) and node.plain and re.match(r"[\w.-]+:\S", node.text)
     return "write a space after the colon" if glued else ""
+
+
+def _inside_hint(node: Node, info: inspect.StructType, path: KeyPath) -> str:
+    """For a value written where a section belongs: the one key whose value it can only be, or all keys."""
+    section = path[-1] if path else ""
+    if not isinstance(section, str) or not section:
+        return ""
+    if isinstance(node, Scalar):
+        meant = [field.encode_name for field in info.fields if node.text in types.choices(field.type)]
+        if len(meant) == 1:
+            return f"write {section}: {{{meant[0]}: {node.text}}}"
+    return f"its keys, one a line below it: {listing([field.encode_name for field in info.fields], 8)}"
 
 
 def _homes(root: inspect.Type) -> dict[str, str]:

@@ -12,9 +12,9 @@ import sys
 from msgspec import inspect
 
 from devherd.config.load import NODE_SETTINGS, load_bytes
-from devherd.config.problems import format_problems
 from devherd.config.reference import example, sections
 from devherd.config.schema import installed_manifests
+from devherd.config.show import as_text
 from devherd.settings import Settings
 
 PAGE = "docs/configuration.md"
@@ -84,7 +84,8 @@ debounce: 30
 def page() -> str:
     """The whole page. Raises ImportError or AttributeError when one of our own plugins cannot be loaded."""
     parts = [_INTRO, "```yaml", _SAMPLE.rstrip(), "```", "", "gives", "", "```"]
-    parts += [format_problems(load_bytes(_SAMPLE.encode(), NODE_SETTINGS, Settings).problems), "```", ""]
+    problems = load_bytes(_SAMPLE.encode(), NODE_SETTINGS, Settings).problems
+    parts += [as_text(problems, _SAMPLE.splitlines()), "```", ""]
     parts += ["## devherd.yaml", "", "All settings with their defaults; write only what you change.", ""]
     parts += ["```yaml", example(Settings()), "```", "", "Keys outside any section:", ""]
     parts += [sections(inspect.type_info(Settings), "devherd", whole=False)]

@@ -39,13 +39,13 @@ class Loaded(Struct, Generic[T], frozen=True):
         return self.value
 
 
-def load_settings(path: str) -> Loaded[Settings]:
-    """Read `devherd.yaml`. Keys that are not there have their defaults.
+def load_settings(path: str, validate: Validate | None = None) -> Loaded[Settings]:
+    """Read `devherd.yaml`. Keys that are not there have their defaults. `validate`: what the caller knows beyond it.
 
     So has a node without the file at its usual place. A file that was named must be there: a mistyped name must
     not end in a private instance that works on the real node.
     """
-    return load_struct(path, Settings, missing_ok=path == NODE_SETTINGS)
+    return load_struct(path, Settings, validate, missing_ok=path == NODE_SETTINGS)
 
 
 def plugin_config_path(settings: Settings, name: str) -> str:
@@ -59,9 +59,17 @@ def load_plugin_config(settings: Settings, manifest: Manifest) -> Loaded[Any]:
     return load_struct(path, manifest.config, manifest.validate, missing_ok=True)
 
 
-def load_struct(path: str, kind: type[T], validate: Validate | None = None, *, missing_ok: bool = False) -> Loaded[T]:
+def load_struct(
+    path: str,
+    kind: type[T],
+    validate: Validate | None = None,
+    *,
+    missing_ok: bool = False,
+    absent_hint: str = "create it, or name another with --config",
+) -> Loaded[T]:
     """Read a file as a msgspec struct.
 
+    `absent_hint`: what to do where there is no such file and it had to be there.
     `validate` sees a value that fits the schema and returns (key path, message) pairs; each is given its line.
     """
     report = Report(path)
@@ -70,7 +78,7 @@ def load_struct(path: str, kind: type[T], validate: Validate | None = None, *, m
     except FileNotFoundError:
         if missing_ok:
             return _loaded(path, Mapping(WHOLE_FILE, ()), kind, validate, report, found=False)
-        report.add(WHOLE_FILE, (), "no such file", "create it, or name another with --config")
+        report.add(WHOLE_FILE, (), "no such file", absent_hint)
         data = None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -59,6 +59,16 @@ def advice(text: str, unit: str = "") -> str:
         return f"write it without leading zeros: {int(text[:_MAX_DIGITS])}{octal}"
     if re.fullmatch(r"[-+]?[0-9]+(_[0-9]+)+", text):
         return f"write digits only: {text.replace('_', '')}"
+    clock = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,2})(?::([0-9]{1,2}))?", text)
+    if clock and unit == "seconds":
+        # 1:30 is a minute and a half, 1:00:00 an hour.
+        parts = [int(part) for part in clock.groups() if part is not None]
+        total = sum(part * 60**power for power, part in enumerate(reversed(parts)))
+        return f"write a plain number of seconds: {total}"
+    units = re.fullmatch(r"(?:([0-9]+)h)?(?:([0-9]+)m(?:in)?)?(?:([0-9]+)s)?", text) if unit == "seconds" else None
+    if units and len(text) <= 20 and sum(part is not None for part in units.groups()) > 1:
+        hours, minutes, seconds = (int(part or 0) for part in units.groups())
+        return f"write a plain number of seconds: {hours * 3600 + minutes * 60 + seconds}"
     amount = re.fullmatch(r"([-+]?[0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z%]{1,12})", text)
     if amount:
         return f"write a plain number of {unit}" if unit else "write a plain number, without a unit"

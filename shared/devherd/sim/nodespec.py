@@ -66,7 +66,8 @@ class NodeSpec(Struct, frozen=True, forbid_unknown_fields=True):
 def load(name_or_path: str) -> NodeSpec:
     """Read a node that ships with devherd, by name, or any file. Raises ConfigError naming every problem."""
     path = name_or_path if "/" in name_or_path else os.path.join(NODES, name_or_path + ".yaml")
-    loaded = load_struct(path, NodeSpec)
+    hint = f"name a file, or one of the nodes that ship with devherd: {', '.join(names())}"
+    loaded = load_struct(path, NodeSpec, absent_hint=hint)
     if loaded.value is None:
         raise ConfigError(loaded.problems)
     return loaded.value
