@@ -29,6 +29,10 @@ class Program:
         self.front: bool | None = None
         self.safe = False
 
+    def control(self, run: str) -> str:
+        """Path of its control socket."""
+        return os.path.join(run, f"{self.plugin or self.name}.control.sock")
+
     @property
     def pid(self) -> int:
         """Its process id."""

@@ -45,10 +45,6 @@ class Pulse:
         if pid in self._last:
             self._why[pid] = why
 
-    def excuse(self, pid: int, now: float) -> None:
-        """It cannot answer yet and need not."""
-        self.answered(pid, now)
-
     def silence(self, pid: int, now: float) -> float:
         """Seconds since its last sign of life."""
         return now - self._last.get(pid, now)

@@ -142,6 +142,9 @@ def _shown(value: object) -> str:
         return f"{round(value, 3)}"
     if isinstance(value, str) and value and value.isprintable() and not set(value) & set(' "=\\'):
         return value
+    if type(value) is str or (type(value) is int and abs(value) < 1 << 64):
+        # The commonest by far, without the library that the watcher does without.
+        return _safe(json.dumps(value, ensure_ascii=False))
     return _safe(_json(value))
 
 
