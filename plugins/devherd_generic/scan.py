@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from devherd.host.shortage import raise_if_short
-from devherd.values import Claim, Device, Mount, Resource, Skipped
+from devherd.values import NOTHING_NOW, Claim, Device, Mount, Resource, Skipped
 
 from devherd_generic import globs, names, tree
 from devherd_generic.devices import Unit, assemble, devices
@@ -23,9 +23,6 @@ logger = logging.getLogger("devherd_generic.scan")
 
 DEVICES_AT_MOST = 100_000
 SKIPPED_AT_MOST = 200
-
-NOTHING = "nothing matches now"
-"""How the reason begins for a rule's pattern without a match. That is no mistake: the device may come yet."""
 
 Match = tuple[str, "Entry"]
 
@@ -101,10 +98,10 @@ class Scan:
                 columns.append(found)
                 patterns.append(pattern)
             elif pattern.optional:
-                self._skip(rule, pattern.glob.text, f"{NOTHING}; it is optional, devices come without it")
+                self._skip(rule, pattern.glob.text, f"{NOTHING_NOW}; it is optional, devices come without it")
             else:
                 missing = True
-                self._skip(rule, pattern.glob.text, f"{NOTHING} (or only links that lead nowhere)")
+                self._skip(rule, pattern.glob.text, f"{NOTHING_NOW} (or only links that lead nowhere)")
         if missing:
             return
         pieces: dict[tuple[int, int], tuple[str, Piece, int]] = {}
@@ -145,7 +142,7 @@ class Scan:
                 yield assemble(rule, resource, [(path, piece, 1)], extra, number, group.count)
                 number += 1
         if not seen:
-            self._skip(rule, expression.search.pattern, f"{NOTHING}: an expression for the paths of nodes below /dev")
+            self._skip(rule, expression.search.pattern, f"{NOTHING_NOW}: an expression for nodes below /dev")
 
     def _named_after(self, rule: Rule, path: str) -> str:
         """The resource named after a matched path; empty when it cannot be."""

@@ -11,6 +11,7 @@ from devherd.cli.asking import ask_fronts, require
 from devherd.cli.devices import why
 from devherd.cli.exits import ERROR, OK
 from devherd.cli.output import BAD, QUIET
+from devherd.cli.patterns import waits, would_match
 from devherd.cli.words import count, listing
 
 
@@ -21,11 +22,12 @@ def explain(app: App, what: str) -> int:
     """Why WHAT is in a resource, or in none.
 
     WHAT is an id or its beginning, a resource, a path (/dev/fuse), a device number (c:10:229),
-    a PCI address, or the name of a rule. Exits 1 when no plugin has seen it.
+    a PCI address, or the name of a rule. A path that is not there is explained by the rule that would take it.
+    Exits 1 when no plugin has seen it and no rule is for it.
     """
     answers = require(ask_fronts(app.place, {"op": "explain", "what": what}, timeout=10.0), app.place)
     found = [{"plugin": reply["plugin"], **item} for reply in answers.replies for item in reply.get("found", ())]
-    found = found or _gone(app, what)
+    found = found or _gone_or_expected(app, what)
     if app.out.as_json:
         app.out.document({"what": what, "found": found, "down": answers.down_json()})
         return OK if found else ERROR
@@ -45,10 +47,10 @@ def explain(app: App, what: str) -> int:
     return OK if found else ERROR
 
 
-def _gone(app: App, what: str) -> list[dict[str, Any]]:
-    """Devices whose reason names it: of what is gone, only the verdict still knows the path."""
+def _gone_or_expected(app: App, what: str) -> list[dict[str, Any]]:
+    """Devices whose reason names it (of what is gone, only the verdict still knows the path), and rules that wait."""
     answers = ask_fronts(app.place, {"op": "devices"}, timeout=10.0)
-    return [
+    gone = [
         {
             "plugin": reply["plugin"],
             "resource": item["resource"],
@@ -60,6 +62,16 @@ def _gone(app: App, what: str) -> list[dict[str, Any]]:
         for item in reply.get("devices", ())
         if not item.get("healthy") and what in str(item.get("reason"))
     ]
+    expected = [
+        {
+            "plugin": reply["plugin"],
+            "text": f"{what} is not there now; rule {item.get('rule')} would take it, by {item.get('what')}",
+        }
+        for reply in answers.replies
+        for item in reply.get("skipped", ())
+        if waits(item) and would_match(str(item.get("what")), what)
+    ]
+    return gone + expected
 
 
 def _alike(found: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[str]]:

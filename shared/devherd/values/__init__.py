@@ -7,12 +7,13 @@ number (`c:10:229`). Health, claims and stale answers are all about things; ids 
 
 from devherd.values.answer import Composed, Mount, Node, Parts
 from devherd.values.device import Claim, Device
-from devherd.values.inventory import Inventory, Preference, Resource, Skipped
+from devherd.values.inventory import NOTHING_NOW, Inventory, Preference, Resource, Skipped
 from devherd.values.snapshot import Member, Snapshot
 from devherd.values.verdict import HEALTHY, Clears, Evidence, Severity, Verdict
 
 __all__ = [
     "HEALTHY",
+    "NOTHING_NOW",
     "Claim",
     "Clears",
     "Composed",

@@ -7,6 +7,9 @@ from msgspec import Struct
 from devherd.values.device import Device
 from devherd.values.verdict import Evidence
 
+NOTHING_NOW = "nothing matches now"
+"""How the reason begins where a rule's pattern (`what`) has no match: no mistake, the device may come yet."""
+
 
 class Skipped(Struct, frozen=True, omit_defaults=True):
     """Something the scan saw and did not offer: what it was, the rule or selector that looked at it, and why."""
