@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from devherd.cli.exits import ERROR, OK
+from devherd.cli.exits import ERROR, INTERRUPTED, OK
 from devherd.cli.output import BAD, GOOD, QUIET, Out
 from devherd.cli.own_devices import present, rules
 from devherd.cli.steps import Steps
-from devherd.cli.walk import GAP, QUICK, Walk, wish_for
+from devherd.cli.walk import QUICK, Walk, wish_for
 from devherd.cli.words import count, listing, span
-from devherd.run.instance import Instance
+from devherd.run.instance import Instance, Wish
+from devherd.sim.options import Options
 
 Json = dict[str, Any]
 
@@ -20,6 +21,12 @@ def run_once(out: Out, name: str, node: str) -> int:
     """Both walks; prints the document or the summary, and returns the exit code."""
     began = time.monotonic()
     steps = Steps(out)
+    timing = gaps()
+    steps.line(
+        f"Each simulated kubelet starts to work {timing['exec_gap_ms']:g} ms after a boot starts it, and admits its "
+        f"first pod {timing['admit_gap_ms']:g} ms after kubelet.sock, as a real one was seen to do.",
+        QUIET,
+    )
     walks = [_simulated(steps, name, node)]
     found = present()
     if found and not walks[0].failed:
@@ -31,7 +38,14 @@ def run_once(out: Out, name: str, node: str) -> int:
     if out.as_json:
         out.document(document)
     _summary(steps, document)
+    if document["interrupted"]:
+        return INTERRUPTED
     return OK if document["ok"] else ERROR
+
+
+def gaps() -> dict[str, float]:
+    """The timing of the simulated kubelets, which is that of every simulation (milliseconds)."""
+    return {"admit_gap_ms": Options().admit_gap_ms, "exec_gap_ms": Wish().exec_gap * 1000}
 
 
 def as_document(walks: list[Walk], seconds: float) -> Json:
@@ -49,7 +63,8 @@ def as_document(walks: list[Walk], seconds: float) -> Json:
         "leftover": sum(part["leftover"] for part in parts),
         "seconds": round(seconds, 1),
         "settings": QUICK,
-        "kubelet_options": GAP,
+        "kubelet_options": gaps(),
+        "interrupted": any(walk.interrupted for walk in walks),
         "walks": parts,
     }
 

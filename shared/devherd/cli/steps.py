@@ -60,6 +60,9 @@ class Steps:
         except (Fault, StepFailed) as error:
             step.ok, step.text = False, str(error)
             raise StepFailed(str(error)) from error
+        except KeyboardInterrupt:
+            step.ok, step.text = False, "interrupted"
+            raise
         except BaseException as error:
             step.ok, step.text = False, f"{type(error).__name__}: {error}"
             raise

@@ -34,15 +34,6 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 """Waiting times that are minutes on a node and would only make the walk long."""
 
-GAP: dict[str, float] = {"admit_gap_ms": 191.0}
-"""From the kubelet's socket to the first pod: the usual of the two gaps seen on a real kubelet (13 and 191 ms).
-
-A simulated kubelet is slower than a real one and uses up part of it itself; each step shows the margin that was left.
-"""
-
-EXEC_GAP = 1.0
-"""Seconds from a kubelet's exec to its first work: a real one loads that long, the simulated one forks ready-made."""
-
 
 @dataclass
 class Walk:
@@ -56,6 +47,7 @@ class Walk:
     lost: set[str] = field(default_factory=set)
     leftover: list[str] = field(default_factory=list)
     failed: str = ""
+    interrupted: bool = False
     last_words: str = ""
     mine: list[Step] = field(default_factory=list)
     _link: Link | None = None
@@ -84,6 +76,8 @@ class Walk:
                 step()
         except StepFailed as error:
             self.failed, self.last_words = str(error), self._last_words()
+        except KeyboardInterrupt:
+            self.failed, self.interrupted = "interrupted", True
         finally:
             if self._link is not None:
                 self._link.close()
@@ -304,7 +298,7 @@ class Walk:
 def wish_for(real: bool, plugin_configs: dict[str, str] | None = None, node: str = "workshop") -> Wish:
     """The instance a walk needs."""
     wanted = None if real else node
-    return Wish(node=wanted, plugin_configs=plugin_configs, settings=QUICK, kubelet_options=GAP, exec_gap=EXEC_GAP)
+    return Wish(node=wanted, plugin_configs=plugin_configs, settings=QUICK)
 
 
 def _guarded(start: Callable[[], None]) -> None:
