@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import fcntl
 import os
 import shlex
 import shutil
@@ -17,9 +18,9 @@ from pathlib import Path
 import pytest
 from devherd.config import load_settings
 from devherd.run import leftovers
-from devherd.run.instance import example_configs
-from devherd.run.layout import InUse, Layout, claim_folder, instances_folder
-from devherd.run.render import MissingFiles, programs, render, shipped, write_settings
+from devherd.run.instance import example_configs, sweep
+from devherd.run.layout import LONGEST_FOLDER, InUse, Layout, claim_folder, instances_folder
+from devherd.run.render import INTERPRETER, MissingFiles, programs, render, shipped, write_settings
 from devherd.sim.nodespec import names
 
 
@@ -35,10 +36,53 @@ def test_a_users_instances_have_a_known_place(folder: str, monkeypatch: pytest.M
     assert instances_folder() == f"{folder}/devherd-{os.getuid()}"
     assert Layout.named("default").config == f"{folder}/devherd-{os.getuid()}/default/etc/devherd.yaml"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert instances_folder() == f"{tempfile.gettempdir()}/devherd-{os.getuid()}"
+    monkeypatch.setenv("TMPDIR", folder)
+    assert instances_folder() == f"{folder}/devherd-{os.getuid()}"
+    monkeypatch.delenv("TMPDIR")
+    assert instances_folder() == f"/tmp/devherd-{os.getuid()}"
     for name in ("", "a/b", "..", "a b"):
         with pytest.raises(ValueError, match="no instance name"):
             Layout.named(name)
+
+
+def test_the_place_of_instances_does_not_depend_on_room_for_files(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", f"{folder}/none")
+    assert instances_folder() == f"{folder}/none/devherd-{os.getuid()}"
+
+
+def test_a_name_too_long_for_sockets_is_no_instance_name(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    with pytest.raises(ValueError, match="too long for the sockets"):
+        Layout.named("x" * 200)
+    most = 200 - (len(f"{folder}/devherd-{os.getuid()}/") + 200 - LONGEST_FOLDER)
+    assert Layout.named("x" * most).name == "x" * most
+
+
+def test_what_a_killed_runner_left_is_swept_and_what_is_kept_or_lives_stays(folder: str) -> None:
+    for name in ("dead", "alive", "kept"):
+        os.makedirs(f"{folder}/{name}/run")
+    for name in ("dead", "alive"):
+        Path(f"{folder}/{name}.lock").write_text("1\n")
+    with open(f"{folder}/alive.lock", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert sweep(folder) == ["dead"]
+    assert sorted(os.listdir(folder)) == ["alive", "alive.lock", "kept"]
+
+
+def test_programs_of_a_configuration_are_rendered_beside_ours(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    layout = Layout.named("x")
+    layout.make()
+    own = Path(folder, "supervisord.d")
+    own.mkdir()
+    command = f"{INTERPRETER} -I -m devherd.front --plugin blinker --config /etc/devherd/devherd.yaml"
+    (own / "blinker.conf").write_text(f"[program:blinker]\ncommand = {command}\n")
+    render(layout, ["generic"], str(own))
+    assert sorted(os.listdir(layout.at("etc", "supervisord.d"))) == ["blinker.conf", "generic.conf"]
+    words = shlex.split(read(Path(layout.at("etc", "supervisord.d", "blinker.conf")))["program:blinker"]["command"])
+    assert (words[0], words[-1]) == (sys.executable, layout.config)
 
 
 def test_a_folder_that_others_could_have_prepared_is_refused(folder: str) -> None:

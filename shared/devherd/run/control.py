@@ -95,6 +95,7 @@ class RunControl:
             "name": instance.layout.name,
             "folder": instance.layout.folder,
             "config": instance.layout.config,
+            "source": instance.wish.source,
             "pid": os.getpid(),
             "supervisor": instance.supervisor.pid,
             "node": instance.node.spec.name if instance.node is not None else None,

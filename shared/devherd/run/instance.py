@@ -21,7 +21,8 @@ from devherd.run.control import RunControl
 from devherd.run.layout import InUse, Layout, claim_folder
 from devherd.run.leftovers import Leftovers
 from devherd.run.render import render, write_plugin_config, write_settings
-from devherd.run.supervisor import Supervisor
+from devherd.run.supervisor import StartFailed, Supervisor
+from devherd.settings import Paths
 from devherd.sim.kubelet_process import SimKubelet
 from devherd.sim.node import Node
 from devherd.sim.nodespec import NodeSpec, load
@@ -40,8 +41,11 @@ class Wish:
     `simulate_kubelet` false: this machine's kubelet, in the folders of `settings["paths"]` or the usual ones.
     `plugin_configs` maps a plugin's name to the text of its YAML file; None: those that belong to the node.
     `settings` is laid over devherd.yaml, two levels deep. `programs`: names of conf.d files, None for all.
+    `source` is the devherd.yaml the settings came from: `source.follow` takes over what is edited there; plugins.d and
+    supervisord.d are then those of that configuration.
     `exec_gap` is for how many seconds a kubelet that a boot has just started does nothing yet: the simulated one
-    forks ready-made, a real one loads and starts for longer than that.
+    forks ready-made, a real one loads that long. The first pod comes the option `admit_gap_ms` after its socket.
+    Every simulation has the same two gaps, the defaults, unless a test is about them.
     """
 
     node: str | NodeSpec | Capture | None = "workshop"
@@ -50,8 +54,9 @@ class Wish:
     settings: Mapping[str, Any] = field(default_factory=dict)
     programs: Sequence[str] | None = None
     kubelet_options: Mapping[str, Any] = field(default_factory=dict)
-    exec_gap: float = 0.3
+    exec_gap: float = 1.0
     keep: bool = False
+    source: str = ""
 
 
 def example_configs(node: str) -> dict[str, str]:
@@ -102,12 +107,15 @@ class Instance:
     def start(self, timeout: float = 30.0) -> None:
         """As a boot does it: programs first, the kubelet when the watcher is ready. Raises InUse, StartFailed."""
         with self._turn:
-            self._take_name()
-            self._stopping = False
             try:
+                self._take_name()
+                self._stopping = False
                 self._prepare()
                 self._control = RunControl(self)
                 self._boot(timeout)
+            except OSError as error:
+                self.stop()
+                raise StartFailed(_in_folder(error, self.layout.folder)) from error
             except BaseException:
                 self.stop()
                 raise
@@ -129,10 +137,18 @@ class Instance:
             left = leftovers.find(self.layout.folder)
             leftovers.end(self.layout.folder)
             self.supervisor.close()
+            self._remove_empty_subfolder()
             if not self.wish.keep:
                 shutil.rmtree(self.layout.folder, ignore_errors=True)
             self._give_name_back()
             return left
+
+    def _remove_empty_subfolder(self) -> None:
+        """On a real node, the plugins' folder beside the kubelet's socket; one with anything in it stays."""
+        if self._kubelet is None and not self.wish.simulate_kubelet:
+            folder = self.wish.settings.get("paths", {}).get("device_plugins") or Paths().device_plugins
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(folder, "devherd"))
 
     def _remove_stale_kubelet(self) -> None:
         """The socket a kubelet leaves behind is part of its manners; with the kubelet gone for good it is rubbish."""
@@ -144,18 +160,19 @@ class Instance:
                 os.unlink(path)
 
     def _prepare(self) -> None:
+        sweep(os.path.dirname(self.layout.folder))
         leftovers.end(self.layout.folder, grace=3.0)
         shutil.rmtree(self.layout.folder, ignore_errors=True)
         self.layout.make()
         wish = self.wish
         self.node = self._make_node()
-        write_settings(self.layout, self._settings())
+        self.write_settings(wish.settings)
         configs = wish.plugin_configs
         if configs is None:
             configs = self._own_configs()
         for plugin, text in configs.items():
             write_plugin_config(self.layout, plugin, text)
-        render(self.layout, wish.programs)
+        render(self.layout, wish.programs, self._programs_folder())
         if wish.simulate_kubelet:
             self._kubelet = self._make_kubelet()
 
@@ -172,7 +189,16 @@ class Instance:
             return self.wish.node.plugin_configs()
         return example_configs(self.node.spec.name) if self.node is not None else {}
 
-    def _settings(self) -> dict[str, Any]:
+    def _programs_folder(self) -> str:
+        """The configuration's own supervisord.d, whose programs are run as well."""
+        etc = self.wish.settings.get("paths", {}).get("etc", "") if not self.wish.simulate_kubelet else ""
+        return os.path.join(etc, "supervisord.d") if etc else ""
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write the instance's devherd.yaml: these settings, with what must be private or simulated in its place."""
+        write_settings(self.layout, self._settings(settings))
+
+    def _settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         layout = self.layout
         paths: dict[str, Any] = {
             "etc": layout.etc,
@@ -187,7 +213,7 @@ class Instance:
             paths |= {"device_plugins": layout.device_plugins, "pod_resources": layout.pod_resources}
             paths |= {"cdi": layout.at("cdi")}
         merged: dict[str, Any] = {"paths": paths}
-        for section, values in self.wish.settings.items():
+        for section, values in settings.items():
             merged[section] = {**merged.get(section, {}), **values} if isinstance(values, Mapping) else values
         return merged
 
@@ -284,6 +310,40 @@ class Instance:
         self._lock_fd = -1
         with contextlib.suppress(OSError):
             os.rmdir(os.path.dirname(self.layout.folder))
+
+
+def sweep(folder: str) -> list[str]:
+    """End and remove the instances in `folder` whose runner was killed; their locks are held by nobody.
+
+    Returns their names. A folder without a lock was kept on purpose.
+    """
+    swept = []
+    for entry in sorted(os.listdir(folder)):
+        if not entry.endswith(".lock"):
+            continue
+        path = os.path.join(folder, entry)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftovers.end(path.removesuffix(".lock"), grace=3.0)
+            shutil.rmtree(path.removesuffix(".lock"), ignore_errors=True)
+            os.unlink(path)
+            swept.append(entry.removesuffix(".lock"))
+        except OSError:
+            pass  # it lives, or another start is at it
+        finally:
+            os.close(fd)
+    return swept
+
+
+def _in_folder(error: OSError, folder: str) -> str:
+    """The error with a path in it: a write to a full disk names none."""
+    what = error.strerror or str(error)
+    where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else folder
+    return f"{where}: {what} (the instance's folder is {folder}; XDG_RUNTIME_DIR puts it elsewhere)"
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from dataclasses import dataclass
 
+LONGEST_FOLDER = 107 - len("/kubelet/device-plugins/devherd/.12345678.4194304.1000")
+"""Bytes of an instance's folder that leave room for its longest socket path (unix(7))."""
 RUN_SOCKET = "run.control.sock"
 """Control socket of an instance's runner, in its run folder."""
 
@@ -16,9 +17,12 @@ class InUse(Exception):
 
 
 def instances_folder() -> str:
-    """Where this user's private instances live: `${XDG_RUNTIME_DIR:-/tmp}/devherd-<uid>`."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return os.path.join(base, f"devherd-{os.getuid()}")
+    """Where this user's private instances live: `${XDG_RUNTIME_DIR:-${TMPDIR:-/tmp}}/devherd-<uid>`.
+
+    Nothing is tried out there: an instance must be found on a full disk too.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("TMPDIR") or "/tmp"
+    return os.path.join(os.path.abspath(base), f"devherd-{os.getuid()}")
 
 
 def claim_folder(path: str) -> None:
@@ -43,10 +47,17 @@ class Layout:
 
     @classmethod
     def named(cls, name: str) -> Layout:
-        """The place of an instance. Raises ValueError for a name that is no plain word."""
+        """The place of an instance. Raises ValueError for a name that is no plain word, or too long for sockets."""
         if not name or not all(c.isalnum() or c in "-_" for c in name):
             raise ValueError(f"{name!r} is no instance name; use letters, digits, - and _")
-        return cls(os.path.join(instances_folder(), name))
+        folder = os.path.join(instances_folder(), name)
+        over = len(os.fsencode(folder)) - LONGEST_FOLDER
+        if over > 0:
+            raise ValueError(
+                f"{folder}: {over} bytes too long for the sockets in it; "
+                "use a shorter name, or point XDG_RUNTIME_DIR to a shorter path"
+            )
+        return cls(folder)
 
     @property
     def name(self) -> str:

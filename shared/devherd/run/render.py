@@ -46,8 +46,11 @@ def replacements(layout: Layout) -> dict[str, str]:
     return dict(zip(PRODUCTION, (layout.etc, layout.run, layout.state, layout.log, layout.cache), strict=True))
 
 
-def render(layout: Layout, names: Sequence[str] | None = None) -> None:
-    """Write supervisord's configuration and that of the programs `names` (default: all)."""
+def render(layout: Layout, names: Sequence[str] | None = None, own: str = "") -> None:
+    """Write supervisord's configuration and that of the programs `names` (default: all).
+
+    `own` is the supervisord.d of a configuration: a file there stands for ours of that name, others are added.
+    """
     folder = shipped()
     _write(layout.supervisor_config, _rendered(folder / "supervisord.conf", layout))
     for name in programs() if names is None else names:
@@ -55,6 +58,8 @@ def render(layout: Layout, names: Sequence[str] | None = None) -> None:
         if not source.is_file():
             raise MissingFiles(f"there is no program {name!r}; there are {', '.join(programs())}")
         _write(layout.at("etc", "supervisord.d", f"{name}.conf"), _rendered(source, layout))
+    for source in sorted(Path(own).glob("*.conf")) if own else ():
+        _write(layout.at("etc", "supervisord.d", source.name), _rendered(source, layout))
 
 
 def _rendered(source: Path, layout: Layout) -> configparser.RawConfigParser:
