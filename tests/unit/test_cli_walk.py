@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from devherd.cli.asking import Answers
 from devherd.cli.feed import Moment, Picture
-from devherd.cli.judge import findings
+from devherd.cli.grid import grid
+from devherd.cli.judge import Finding, findings
 from devherd.cli.live import LiveView
 from devherd.cli.output import Out
 from devherd.cli.own_devices import CANDIDATES, Candidate, present, rules
@@ -112,7 +113,9 @@ def picture(resources: int, pods: int) -> Picture:
     )
 
 
-@pytest.mark.parametrize(("width", "height", "resources", "pods"), [(140, 40, 4, 2), (80, 24, 3, 3), (80, 24, 0, 0)])
+@pytest.mark.parametrize(
+    ("width", "height", "resources", "pods"), [(140, 40, 4, 2), (80, 24, 3, 3), (80, 24, 0, 0), (60, 24, 4, 3)]
+)
 def test_the_live_view_fits_the_terminal_and_shows_the_latest_events(
     width: int, height: int, resources: int, pods: int
 ) -> None:
@@ -120,7 +123,7 @@ def test_the_live_view_fits_the_terminal_and_shows_the_latest_events(
     console = Console(file=stream, width=width, height=height, color_system=None)
     view = LiveView(Out(False, stream), None, "a node", lambda: None, "/dev/x1")  # type: ignore[arg-type]
     events = [Moment(time.time(), {"what": "pod-running", "pod": f"p{number}"}) for number in range(100)]
-    console.print(view.render(picture(resources, pods), events, height))
+    console.print(view.render(picture(resources, pods), events, height, width))
     lines = stream.getvalue().splitlines()
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
@@ -136,4 +139,30 @@ def test_output_to_a_closed_pipe_is_no_traceback() -> None:
     command = [sys.executable, "-m", "devherd.cli.main", "config", "schema"]
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
     os.close(write)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_on_a_small_terminal_resources_and_pods_are_seen_whatever_else_there_is(width: int) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, height=24, color_system=None)
+    view = LiveView(Out(False, stream), None, "a node " + "x" * 80, lambda: None)  # type: ignore[arg-type]
+    full = picture(5, 4)
+    reply = {"plugin": "generic", "pid": 1, "title": "Devices by path, glob or regular expression " * 3}
+    full.answers = Answers((reply,), ())
+    full.found = [Finding(True, f"p{number}", "long " * 50) for number in range(20)]
+    console.print(view.render(full, [], 24, width))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= width
+    assert [line.split()[0] for line in lines if line.startswith("e.io/r")] == [f"e.io/r{n:02}" for n in range(5)]
+    assert [line.split()[0] for line in lines if line.startswith("pod-")] == [f"pod-{n}" for n in range(4)]
+    assert "ALLOCATABLE" in "".join(lines)
+    assert any("problem" in line for line in lines)
+
+
+def test_columns_are_dropped_before_anything_is_cut() -> None:
+    rows = [["name", "1", "words " * 10]]
+    assert [line.plain for line in grid(("A", "B", "C"), rows, 100, ("B",))][1].startswith("name  1  words")
+    assert [line.plain for line in grid(("A", "B", "C"), rows, 20, ("B",), ("C",))] == ["A     B", "name  1"]
+    assert [line.cell_len for line in grid(("A",), [["x" * 50]], 20)] == [1, 20]

@@ -12,7 +12,7 @@ from devherd.config.problems import ConfigError
 from devherd.host import Host
 from devherd.settings import Paths
 from devherd.sim import nodespec
-from devherd.sim.node import Node, NodeError
+from devherd.sim.node import Node, NodeError, no_device
 from devherd.sim.nodespec import Devices, NodeSpec
 from devherd.sim.places import CreateError
 
@@ -160,3 +160,9 @@ def test_every_problem_of_a_node_file_is_reported(root: str) -> None:
     with pytest.raises(ConfigError) as caught:
         nodespec.load(path)
     assert sorted(p.line for p in caught.value.problems) == [3, 5]
+
+
+def test_a_long_list_of_devices_says_how_many_are_not_shown() -> None:
+    text = no_device("/dev/y", [f"/dev/x{number}" for number in range(11)])
+    assert text.endswith("/dev/x7 and 3 more")
+    assert no_device("/dev/y", []).endswith("there are: none")

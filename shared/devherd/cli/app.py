@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from devherd.cli.output import Out
 from devherd.cli.place import Place, find
@@ -20,6 +21,8 @@ class App:
     out: Out
     config: str | None = None
     instance: str | None = None
+    config_given: bool = False
+    """Whether --config stood on the command line, not only in the environment."""
     _place: Place | None = None
 
     @property
@@ -41,15 +44,29 @@ def common(command: Callable[..., int]) -> Callable[..., int]:
         "--config",
         metavar="FILE",
         envvar="DEVHERD_CONFIG",
+        callback=_given,
         help="devherd.yaml to use. Default: your running private instance, else /etc/devherd/devherd.yaml.",
     )
-    @click.option("--instance", metavar="NAME", help="Private instance to speak to, where several run.")
+    @click.option(
+        "--instance", metavar="NAME", callback=_given, help="Private instance to speak to, where several run."
+    )
     @json_option
     @functools.wraps(command)
     def wrapped(config: str | None, instance: str | None, as_json: bool, **rest: Any) -> int:
-        return command(App(make_out(as_json), config, instance), **rest)
+        context = click.get_current_context()
+        given = config is not None and context.get_parameter_source("config") is not ParameterSource.ENVIRONMENT
+        return command(App(make_out(as_json), config, instance, given), **rest)
 
     return wrapped
+
+
+def _given(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """An empty option is a mistake (`--config "$UNSET"`); an empty environment variable counts as none."""
+    if value != "":
+        return value
+    if parameter.name and context.get_parameter_source(parameter.name) is ParameterSource.ENVIRONMENT:
+        return None
+    raise click.BadParameter("is empty; leave the option out for the default")
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from devherd.cli.exits import NOT_READY, Fault
-from devherd.cli.place import Place
+from devherd.cli.place import Place, running_instances
 
 Json = dict[str, Any]
 SUFFIX = ".control.sock"
@@ -83,6 +83,13 @@ def require(answers: Answers, place: Place) -> Answers:
     """Raises Fault when nothing is running at all."""
     if answers:
         return answers
+    if place.instance is not None and place.instance not in running_instances():
+        again = f"devherd run --simulate --name {place.instance.name}"
+        raise Fault(
+            f"private instance {place.instance.name!r} ({place.instance}) has ended, and was not able to clean up",
+            f"Start it anew, which removes what is left: `{again}`.",
+            code=NOT_READY,
+        )
     raise Fault(
         f"no plugin of devherd is running: there is no control socket in {place.run}",
         "Start it with `systemctl start devherd`, or try it on a simulated node: `devherd run --simulate`.",

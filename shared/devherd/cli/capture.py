@@ -18,7 +18,7 @@ from devherd.cli.exits import ERROR, OK, USAGE, Fault
 from devherd.cli.kubelet_view import kubelet_view
 from devherd.cli.output import GOOD, QUIET, WARN
 from devherd.cli.place import Place
-from devherd.cli.plugins import manifests
+from devherd.cli.plugins import manifests, vendor_manifests
 from devherd.cli.words import count, program
 
 Json = dict[str, Any]
@@ -62,17 +62,18 @@ def gather(place: Place, watch: float = 0.0) -> Source:
     source.problems += [f"{item.plugin} gives no answer: {item.why}" for item in statuses.down]
     view = kubelet_view(place)
     source.kubelet = {"allocatable": {name: sorted(ids) for name, ids in view.allocatable.items()}, "error": view.error}
-    source.read_node(_patterns())
+    source.read_node(_patterns(place.settings))
     if watch:
         source.history = _watched(place, watch)
     return source
 
 
-def _patterns() -> list[str]:
+def _patterns(settings: Settings) -> list[str]:
     try:
-        return [pattern for manifest in manifests().values() for pattern in manifest.captures]
+        known = [*manifests().values(), *vendor_manifests(settings)[0].values()]
     except Fault:
         return []  # a plugin that cannot be loaded is one of the reasons for a capture
+    return [pattern for manifest in known for pattern in manifest.captures]
 
 
 def _watched(place: Place, seconds: float) -> list[Json]:

@@ -11,6 +11,7 @@ from rich.text import Text
 from devherd.cli.app import App, common
 from devherd.cli.asking import Answers, ask_fronts, require
 from devherd.cli.exits import ERROR, NOT_READY, OK, Fault
+from devherd.cli.names import choices, full_name
 from devherd.cli.output import BAD, GOOD, QUIET
 from devherd.cli.words import count, listing, short, since
 
@@ -25,15 +26,15 @@ Json = dict[str, Any]
 def devices(app: App, resource: str | None, unhealthy: bool, wide: bool) -> int:
     """Every device: healthy or not, why, who holds it, and what a container gets.
 
-    RESOURCE limits the list to one resource, like devherd.io/fuse.
+    RESOURCE limits the list to one resource, like devherd.io/fuse, or fuse.
     """
+    resource = _meant(app, resource) if resource else None
     request = {"op": "devices", "resource": resource} if resource else {"op": "devices"}
     answers = require(ask_fronts(app.place, request, timeout=10.0), app.place)
     rows = [item for reply in answers.replies for item in reply.get("devices", ())]
     if resource:
         rows = [item for item in rows if item.get("resource") == resource]
-    if resource and not rows:
-        _unknown(app, resource)
+    total = len(rows)
     if unhealthy:
         rows = [item for item in rows if not item.get("healthy")]
     rows.sort(key=lambda item: (str(item.get("resource")), str(item.get("id"))))
@@ -41,20 +42,22 @@ def devices(app: App, resource: str | None, unhealthy: bool, wide: bool) -> int:
         skipped = [item for reply in answers.replies for item in reply.get("skipped", ())]
         app.out.document({"devices": rows, "skipped": skipped, "down": answers.down_json()})
     else:
-        _show(app, answers, rows, wide)
+        _show(app, answers, rows, wide, total if unhealthy else 0)
     return OK if answers.replies else NOT_READY
 
 
-def _unknown(app: App, resource: str) -> None:
-    names = ask_fronts(app.place, {"op": "status"})
-    known = sorted(str(r["name"]) for reply in names.replies for r in reply.get("resources", ()))
-    if resource in known:
-        return
-    have = f"There are: {listing(known, 12)}." if known else "No plugin offers any resource."
-    raise Fault(f"no resource is named {resource!r}", have, code=ERROR)
+def _meant(app: App, resource: str) -> str:
+    """The full name of a resource that may be given without its domain. Raises Fault when there is none."""
+    answers = require(ask_fronts(app.place, {"op": "status"}), app.place)
+    known = [str(item["name"]) for reply in answers.replies for item in reply.get("resources", ())]
+    full = full_name(resource, known)
+    if not full:
+        raise Fault(f"no resource is named {resource!r}", choices(resource, known), code=ERROR)
+    return full
 
 
-def _show(app: App, answers: Answers, rows: list[Json], wide: bool) -> None:
+def _show(app: App, answers: Answers, rows: list[Json], wide: bool, total: int) -> None:
+    """`total`: of how many devices only the unhealthy ones are shown; 0: all are shown."""
     heads = ["RESOURCE", "DEVICE", "HEALTH", "NUMA", "HELD BY", "A CONTAINER GETS", "WHY"]
     if wide:
         heads += ["THINGS", "ATTRIBUTES"]
@@ -62,7 +65,12 @@ def _show(app: App, answers: Answers, rows: list[Json], wide: bool) -> None:
         app.out.table(heads, [_row(item, wide) for item in rows], right=("NUMA",))
     sick = sum(not item.get("healthy") for item in rows)
     app.out.say()
-    app.out.say(f"{count(len(rows), 'device')}, {sick:,} unhealthy" if rows else "no devices", BAD if sick else QUIET)
+    if total and not rows:
+        app.out.say(f"all healthy: {count(total, 'device')}", GOOD)
+    else:
+        of = f" of {total:,}" if total else ""
+        text = f"{count(len(rows), 'device')}{of}, {sick:,} unhealthy" if rows else "no devices"
+        app.out.say(text, BAD if sick else QUIET)
     skipped = [item for reply in answers.replies for item in reply.get("skipped", ())]
     for item in skipped[:10]:
         app.out.say(f"not offered: {item.get('what')} (rule {item.get('rule')}): {item.get('reason')}", QUIET)

@@ -10,7 +10,7 @@ from pathlib import Path
 from devherd.cli.doctor_site import LEFT_OUT, NOTE, OK_, PROBLEM, Check, Site
 from devherd.cli.exits import Fault
 from devherd.cli.judge import findings
-from devherd.cli.plugins import manifests
+from devherd.cli.plugins import manifests, vendor_manifests
 from devherd.cli.words import count, listing
 
 
@@ -30,6 +30,10 @@ def configuration(site: Site) -> Iterator[Check]:
     except Fault as fault:
         known = {}
         yield Check(name, PROBLEM, fault.what, "Reinstall the package of that plugin, or remove it.")
+    vendors, wrong = vendor_manifests(site.place.settings)
+    known = {**known, **vendors}
+    for text in wrong.values():
+        yield Check(name, PROBLEM, text, "Correct `vendors` in devherd.yaml, then: devherd config check")
     for manifest in known.values():
         loaded = load_plugin_config(site.place.settings, manifest)
         files += [loaded.path] if loaded.found else []
@@ -40,7 +44,7 @@ def configuration(site: Site) -> Iterator[Check]:
     yield from _strangers(site, set(known))
     if os.geteuid() == 0 and not site.private:
         yield from _changeable(name, files)
-    if not problems:
+    if not problems and not wrong:
         yield Check(name, OK_, f"{count(len(files), 'file')} read without mistakes" if files else "none: defaults")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from devherd.cli.asking import Answers
+from devherd.cli.pulse import frozen
 from devherd.cli.words import count, listing, span
 
 Json = dict[str, Any]
@@ -38,9 +40,45 @@ class Finding:
 def findings(answers: Answers) -> list[Finding]:
     """Everything worth saying about these status replies; problems first, in the order of the plugins."""
     found = [Finding(True, item.plugin, f"gives no answer: {item.why}") for item in answers.down]
+    found += _kubelets(answers)
     for reply in answers.replies:
         found.extend(_of_front(reply))
     return sorted(found, key=lambda item: not item.problem)
+
+
+def mute(answers: Answers) -> list[str]:
+    """Sockets of kubelets that the fronts see and that answer nothing, as a frozen process does."""
+    seen = {str(k.get("socket")) for r in answers.replies if (k := r.get("kubelet") or {}).get("state") == "up"}
+    return sorted(path for path in seen if frozen(path))
+
+
+def no_answer(answers: Answers) -> list[Finding]:
+    """A finding for each kubelet that answers nothing. It takes a second to know, so that not every view asks."""
+    hint = "It is frozen or overloaded: no pod can be admitted until it answers. Look at its own log."
+    return [Finding(True, "kubelet", f"accepts and answers nothing on {path}", hint) for path in mute(answers)]
+
+
+def _kubelets(answers: Answers) -> Iterator[Finding]:
+    """One finding for each kubelet that is away, not one for each plugin and resource that waits for it."""
+    waiting: dict[str, list[str]] = {}
+    for reply in answers.replies:
+        if _away(reply):
+            socket = str((reply.get("kubelet") or {}).get("socket") or "kubelet.sock")
+            names = [str(r["name"]) for r in reply.get("resources", ()) if _only_waits(reply, r)]
+            waiting.setdefault(socket, []).extend(names)
+    for socket, names in waiting.items():
+        text = f"no kubelet listens on {socket}"
+        text += f"; {count(len(names), 'resource')} not registered: {listing(names)}" if names else ""
+        yield Finding(True, "kubelet", text, "Each is registered as soon as the kubelet listens.")
+
+
+def _away(reply: Json) -> bool:
+    return (reply.get("kubelet") or {}).get("state") != "up"
+
+
+def _only_waits(reply: Json, resource: Json) -> bool:
+    """Whether the only thing wrong with its registration is that there is no kubelet."""
+    return _away(reply) and not resource.get("draining") and resource.get("state") in ("waiting", "registering")
 
 
 def unregistered(answers: Answers) -> list[str]:
@@ -53,9 +91,6 @@ def unregistered(answers: Answers) -> list[str]:
 
 def _of_front(reply: Json) -> Iterator[Finding]:
     plugin = str(reply.get("plugin", "?"))
-    if (reply.get("kubelet") or {}).get("state") != "up":
-        socket = (reply.get("kubelet") or {}).get("socket", "kubelet.sock")
-        yield Finding(True, plugin, f"sees no kubelet on {socket}", "It registers as soon as the kubelet listens.")
     yield from _of_probe(plugin, reply.get("probe") or {})
     for problem in (reply.get("config") or {}).get("problems", ()):
         where = f"{problem.get('file', '?')}:{problem.get('line', 0)}"
@@ -67,10 +102,11 @@ def _of_front(reply: Json) -> Iterator[Finding]:
     if reply.get("absent"):
         yield Finding(False, plugin, f"no hardware: {reply['absent']}")
     for resource in reply.get("resources", ()):
-        yield from _of_resource(resource)
+        yield from _of_resource(resource, _only_waits(reply, resource))
     if reply.get("skipped"):
+        first = shlex.quote(str(reply["skipped"][0].get("what")))
         what = listing(str(item.get("what")) for item in reply["skipped"])
-        yield Finding(False, plugin, f"did not offer {what}", "Why: devherd explain NAME")
+        yield Finding(False, plugin, f"did not offer {what}", f"Why: devherd explain {first}")
 
 
 def _of_probe(plugin: str, probe: Json) -> Iterator[Finding]:
@@ -89,11 +125,12 @@ def _of_probe(plugin: str, probe: Json) -> Iterator[Finding]:
         yield Finding(False, plugin, f"abandoned probes still hang in the kernel: pid {pids}")
 
 
-def _of_resource(resource: Json) -> Iterator[Finding]:
+def _of_resource(resource: Json, told: bool) -> Iterator[Finding]:
+    """`told`: that there is no kubelet has been said already."""
     name, state = resource["name"], resource.get("state", "?")
     if resource.get("draining"):
         yield Finding(False, name, "was withdrawn and is served until no pod holds it")
-    elif state not in SERVED:
+    elif state not in SERVED and not told:
         error = f": {resource['error']}" if resource.get("error") else ""
         yield Finding(True, name, f"is not registered with the kubelet, {state}{error}", _STATE_HINTS.get(state, ""))
     elif state == "unverified":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +16,39 @@ from devherd.cli.words import count, listing, short
 
 @dataclass(frozen=True)
 class KubeletView:
-    """Allocatable ids of each resource; `error` says why there is none."""
+    """Allocatable ids of each resource; `error` says why there is none, `failed` that there should be."""
 
     allocatable: Mapping[str, frozenset[str]]
     error: str = ""
+    failed: bool = False
 
 
 def kubelet_view(place: Place, timeout: float = 5.0) -> KubeletView:
     """Ask PodResources.GetAllocatableResources. Never raises."""
     path = place.settings.paths.pod_resources
+    if reason := _unreachable(path):
+        return KubeletView({}, reason)
     try:
         return KubeletView(asyncio.run(asyncio.wait_for(_allocatable(path), timeout)))
     except asyncio.TimeoutError:
-        return KubeletView({}, f"{path}: no answer within {timeout:g} s")
+        return KubeletView({}, f"{path}: no answer within {timeout:g} s", True)
     except Exception as error:  # whatever a socket of somebody else's process may do
-        return KubeletView({}, str(error) or type(error).__name__)
+        return KubeletView({}, str(error) or type(error).__name__, True)
+
+
+def _unreachable(path: str) -> str:
+    """Why nobody can be asked at a socket, in words; empty: somebody accepts."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(1.0)
+        try:
+            sock.connect(path)
+        except FileNotFoundError:
+            return f"there is no socket {path}"
+        except ConnectionRefusedError:
+            return f"nobody listens on {path}"
+        except OSError as error:
+            return f"{path}: {error.strerror or error}"
+    return ""
 
 
 async def _allocatable(path: str) -> Mapping[str, frozenset[str]]:

@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.text import Text
 
 from devherd.cli.feed import Feed, Moment, Picture
-from devherd.cli.output import BAD, GOOD, QUIET, WARN, Out, table
+from devherd.cli.grid import cut, grid
+from devherd.cli.output import BAD, GOOD, QUIET, WARN, Out
 from devherd.cli.simview import NODE_FIGURES, NODE_HEADS, event_line, node_rows, pod_lines
 from devherd.cli.status import (
     PLUGIN_FIGURES,
@@ -64,7 +65,8 @@ class LiveView:
                 began = time.monotonic()
                 self._alive()
                 picture = self._feed.poll()
-                live.update(self.render(picture, self._feed.events, console.size.height), refresh=True)
+                size = console.size
+                live.update(self.render(picture, self._feed.events, size.height, size.width), refresh=True)
                 self._pause(began)
 
     def _follow(self, show: Callable[[Moment], None]) -> None:
@@ -87,58 +89,73 @@ class LiveView:
         if line is not None:
             self._out.console.print(Text(f"{clock(moment.wall)}  ").append_text(line), soft_wrap=True)
 
-    def render(self, picture: Picture, events: Iterable[Moment], height: int) -> RenderableType:
-        """The whole view, events filling what is left of the screen."""
-        parts: list[RenderableType] = [Text(f"devherd  {self._title}   Ctrl-C ends it", style="bold"), Text()]
-        used = 3
-        for block, lines in (self._node(picture), self._pods(picture), self._problems(picture)):
-            if lines:
-                parts += [*block, Text()]
-                used += lines + 1
+    def render(self, picture: Picture, events: Iterable[Moment], height: int, width: int = 0) -> RenderableType:
+        """The whole view, each line a row of the screen.
+
+        Where there is little room, resources and pods are shown first, then problems, plugins, and the latest events.
+        """
+        width = width or self._out.console.width
+        room = height - 2
+        kubelet, resources = self._resources(picture, width)
+        resources = cut(resources, max(4, room - len(kubelet) - 3), "more resources")
+        room -= len(kubelet) + len(resources)
+        pods = cut(self._pods(picture, width), room - 1, "more pods")
+        room -= len(pods) + bool(pods)
+        problems = cut(self._problems(picture), min(MOST_PROBLEMS, room - 1))
+        room -= len(problems) + bool(problems)
+        plugins = cut(self._plugins(picture, width), room - 2) if room >= 4 else []
+        room -= len(plugins) + bool(plugins)
+        parts: list[Text] = [Text(f"devherd  {self._title}   Ctrl-C ends it", style="bold"), *kubelet, *plugins]
+        for block in (resources, pods, problems, self._latest(picture, events, room - 1)):
+            if block:
+                parts += [*([Text()] if block is not resources or plugins else []), *block]
+        for line in parts:
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(*parts[: height - 1])
+
+    def _latest(self, picture: Picture, events: Iterable[Moment], room: int) -> list[Text]:
+        """The last events that fit, and the hints where these leave enough room."""
         hints = self._hints(picture)
-        room = max(0, height - used - 1)
         shown = [line for moment in events if (line := self._moment(moment)) is not None]
-        if len(hints) + 4 < room:
-            room -= len(hints)
-        else:
-            hints = []
-        parts += shown[len(shown) - min(room, len(shown)) :]
-        parts += [Text(), *hints] if hints else []
-        return Group(*parts)
+        if len(hints) + 5 < room:
+            return [*shown[-(room - len(hints) - 1) :], Text(), *hints]
+        return shown[-room:] if room > 0 else []
 
     def _moment(self, moment: Moment) -> Text | None:
         line = event_line(moment.event)
-        if line is None:
-            return None
-        return Text.assemble((f"{clock(moment.wall)}  ", QUIET), line, no_wrap=True, overflow="ellipsis")
+        return None if line is None else Text.assemble((f"{clock(moment.wall)}  ", QUIET), line)
 
-    def _node(self, picture: Picture) -> tuple[list[RenderableType], int]:
-        plugins = table(PLUGIN_HEADS, plugin_rows(picture.answers), PLUGIN_FIGURES)
-        lines = len(picture.answers.replies) + len(picture.answers.down) + 1
+    def _plugins(self, picture: Picture, width: int) -> list[Text]:
+        rows = plugin_rows(picture.answers)
+        return (
+            grid(PLUGIN_HEADS, rows, width, PLUGIN_FIGURES, ("WHAT", "TOOK", "LAST SCAN", "UP", "PID")) if rows else []
+        )
+
+    def _resources(self, picture: Picture, width: int) -> tuple[list[Text], list[Text]]:
+        """What is said of the kubelet, and the resources as it sees them."""
         if picture.node is not None:
-            rows = node_rows(picture.node)
             head = Text(f"kubelet  up, pid {picture.node['pid']}", style=GOOD)
-            return [head, plugins, Text(), table(NODE_HEADS, rows, NODE_FIGURES)], len(rows) + lines + 3
+            drop = ("REGISTRATIONS", "ALLOCATABLE AFTER", "REGISTERED", "CAPACITY")
+            return [head], grid(NODE_HEADS, node_rows(picture.node), width, NODE_FIGURES, drop)
         if picture.away:
-            return [Text(f"kubelet  {picture.away}", style=BAD), plugins], lines + 1
+            return [Text(f"kubelet  {picture.away}", style=BAD)], []
+        drop = ("TIMES", "TOOK", "REGISTERED", "HELD")
         rows = resource_rows(picture.answers)
         kubelets = [Text(line) for line in kubelet_lines(picture.answers)]
-        block: list[RenderableType] = [*kubelets, plugins, Text(), table(RESOURCE_HEADS, rows, RESOURCE_FIGURES)]
-        return block, len(rows) + lines + len(kubelets) + 2
+        return kubelets, grid(RESOURCE_HEADS, rows, width, RESOURCE_FIGURES, drop)
 
-    def _pods(self, picture: Picture) -> tuple[list[RenderableType], int]:
+    def _pods(self, picture: Picture, width: int) -> list[Text]:
         if not picture.pods:
-            return [], 0
-        rows = pod_lines(picture.pods[-MOST_PODS:])
-        return [table(("POD", "STATE", "HAS, OR WHY NOT"), rows, one_line=True)], len(rows) + 1
+            return []
+        return grid(("POD", "STATE", "HAS, OR WHY NOT"), pod_lines(picture.pods[-MOST_PODS:]), width)
 
-    def _problems(self, picture: Picture) -> tuple[list[RenderableType], int]:
-        lines: list[RenderableType] = []
-        for item in picture.found[:MOST_PROBLEMS]:
-            mark = ("problem  ", BAD) if item.problem else ("note     ", WARN)
-            text = Text.assemble(mark, (item.where, "bold"), " ", item.text, no_wrap=True, overflow="ellipsis")
-            lines.append(text)
-        return lines, len(lines)
+    def _problems(self, picture: Picture) -> list[Text]:
+        return [
+            Text.assemble(
+                ("problem  ", BAD) if item.problem else ("note     ", WARN), (item.where, "bold"), " ", item.text
+            )
+            for item in picture.found
+        ]
 
     def _hints(self, picture: Picture) -> list[Text]:
         if picture.node is None or not picture.node["resources"]:

@@ -1,111 +1,33 @@
-"""`devherd`: the command line's entry point, and what happens to errors."""
+"""`devherd`: the entry point. It loads nothing before Ctrl-C has been made quiet."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from collections.abc import Sequence
-from typing import Any
-
-import click
-
-from devherd import __version__
-from devherd.cli.exits import ERROR, INTERRUPTED, OK, Fault
-from devherd.cli.output import Out
-
-_COMMANDS = {
-    "run": "devherd.cli.run:run",
-    "status": "devherd.cli.status:status",
-    "devices": "devherd.cli.devices:devices",
-    "explain": "devherd.cli.explain:explain",
-    "events": "devherd.cli.events:events",
-    "top": "devherd.cli.top:top",
-    "verify": "devherd.cli.verify:verify",
-    "wait": "devherd.cli.wait:wait",
-    "config": "devherd.cli.config:config",
-    "simulate": "devherd.cli.simulate:simulate",
-    "doctor": "devherd.cli.doctor:doctor",
-    "capture": "devherd.cli.capture:capture",
-}
-"""In the order a newcomer meets them."""
-
-_HELP = """\
-Keeps a Kubernetes node's devices registered with the kubelet.
-
-\b
-Start here:
-  devherd run --simulate      supervisord, plugins, a kubelet and a node, all simulated
-  devherd status              what runs, and what the kubelet has
-  devherd devices             every device: healthy or not, why, and who holds it
-  devherd explain /dev/fuse   why something is offered, or why not
-  devherd events              what happened, in time order
-  devherd doctor              what is wrong, and what to do
-
-\b
-Exit codes: 0 ok, 1 error, 2 wrong usage, 3 not ready, 4 in use, 5 timeout.
-"""
-
-
-class _Lazy(click.Group):
-    """Imports a command's module when it is used: `devherd status` must not pay for the simulator."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
-
-
-@click.group(cls=_Lazy, help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, "-V", "--version", message="devherd %(version)s")
-def cli() -> None:
-    """Root of the commands; its help is _HELP."""
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. No exception leaves it."""
-    argv = list(sys.argv[1:] if arguments is None else arguments)
+    with _quiet():
+        from devherd.cli.root import main as run
+    return run(arguments)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Have Ctrl-C end the process as it ends any other, without a traceback of whatever is being imported."""
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        result = cli.main(args=argv, prog_name="devherd", standalone_mode=False)
-        sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except Fault as fault:
-        Out(_wants_json(argv)).fault(fault)
-        return fault.code
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ERROR
-    except Exception as error:
-        return _unexpected(error, argv)
-    return _code(result)
-
-
-def _code(result: Any) -> int:
-    return result if isinstance(result, int) else OK
-
-
-def _wants_json(argv: Sequence[str]) -> bool:
-    return "--json" in argv
-
-
-def _unexpected(error: Exception, argv: Sequence[str]) -> int:
-    if os.environ.get("DEVHERD_DEBUG"):
-        raise error
-    text = f"{type(error).__name__}: {error}"
-    hint = "This is a mistake in devherd. DEVHERD_DEBUG=1 shows where it happened; please report it."
-    Out(_wants_json(argv)).fault(Fault(text, hint))
-    return ERROR
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from devherd.cli.exits import ERROR, USAGE, Fault
-from devherd.run.layout import RUN_SOCKET, instances_folder
+from devherd.cli.exits import ERROR, NOT_READY, USAGE, Fault
+from devherd.run.layout import RUN_SOCKET, Layout, instances_folder
 from devherd.settings import Settings
 
 NODE_CONFIG = "/etc/devherd/devherd.yaml"
@@ -46,7 +46,7 @@ def running_instances() -> list[Path]:
 
 def find(config: str | None, instance: str | None) -> Place:
     """Resolve `--config` and `--instance`. Raises Fault with what to do when the choice is not clear."""
-    path = find_config(config, instance)
+    path = _of_source(config) or find_config(config, instance)
     if path == NODE_CONFIG and not config and not os.path.exists(path):
         return Place(Settings(), path)
     return Place(read_settings(path), path, _instance_of(path))
@@ -67,11 +67,41 @@ def find_config(config: str | None, instance: str | None) -> str:
     return str(_config_of(running[0])) if running else NODE_CONFIG
 
 
+def source_of(place_config: str) -> str:
+    """The devherd.yaml that a foreground run was given, for the copy its instance has; empty: it has none."""
+    folder = _instance_of(place_config)
+    return _source(folder) if folder else ""
+
+
+def _of_source(config: str | None) -> str:
+    """The configuration of the running instance that was given this file; empty: none was."""
+    if not config or not os.path.exists(config):
+        return ""
+    for folder in running_instances():
+        source = _source(folder)
+        if source and os.path.realpath(source) == os.path.realpath(config):
+            return str(_config_of(folder))
+    return ""
+
+
+def _source(folder: Path) -> str:
+    from devherd.control import ControlError, ask
+
+    try:
+        return str(ask(str(folder / "run" / RUN_SOCKET), {"op": "status"}, timeout=1.0).get("source") or "")
+    except ControlError:
+        return ""
+
+
 def _named(instance: str) -> str:
-    found = _config_of(Path(instances_folder()) / instance)
+    try:
+        folder = Path(Layout.named(instance).folder)
+    except ValueError as error:
+        raise Fault(str(error), code=USAGE) from None
+    found = _config_of(folder)
     if not found.exists():
         names = ", ".join(path.name for path in running_instances()) or "none"
-        raise Fault(f"there is no instance {instance!r} in {instances_folder()}", f"running: {names}")
+        raise Fault(f"there is no instance {instance!r} in {instances_folder()}", f"running: {names}", code=NOT_READY)
     return str(found)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from devherd.cli.app import App, common
 from devherd.cli.exits import ERROR, IN_USE, OK, USAGE, Fault
@@ -19,10 +19,9 @@ from devherd.settings import Settings
 if TYPE_CHECKING:
     from devherd.run.instance import Instance, Wish
     from devherd.run.leftovers import Leftovers
+    from devherd.run.source import Source
 
 DEFAULT_NODE = "workshop"
-PRIVATE = ("etc", "run", "state", "log", "cache")
-"""Paths that a foreground run keeps in its own folder, whatever the node's configuration says."""
 
 
 @click.command()
@@ -35,22 +34,23 @@ PRIVATE = ("etc", "run", "state", "log", "cache")
 )
 @click.option("--from", "capture", metavar="FILE", help="Simulate the node of a `devherd capture` (or doctor bundle).")
 @click.option("--once", is_flag=True, help="Walk the main job once, on simulated and on real device nodes, and exit.")
-@click.option("--name", default="", metavar="NAME", help="Name of the private instance, to run several.")
+@click.option("--name", metavar="NAME", help="Name of the private instance, to run several.")
 @click.option("--keep", is_flag=True, help="Keep the instance's folder (logs, state) after the end.")
 @common
-def run(app: App, simulate: str | None, capture: str | None, once: bool, name: str, keep: bool) -> int:
+def run(app: App, simulate: str | None, capture: str | None, once: bool, name: str | None, keep: bool) -> int:
     """Run everything in the foreground until Ctrl-C, which leaves nothing behind.
 
     With --simulate: supervisord, the plugins, a kubelet and a node, all private, no root needed.
     Without: the same processes for this node's kubelet, with the rules in /etc/devherd (or --config); as root.
+    Sockets, state and logs are then still in a private folder; it is named at the start.
+
+    Exits 0 when Ctrl-C ended it; --once, which ends by itself, exits 130 when it was interrupted.
     """
     from devherd.run.instance import stop_on_signals
     from devherd.run.layout import InUse
 
-    if once and capture:
-        raise Fault("--once walks a node whose devices it knows; leave --from out", code=USAGE)
-    if once and app.config:
-        raise Fault("--once brings its own configuration; leave --config out", code=USAGE)
+    _refuse_nonsense(app, simulate, capture, once, name, keep)
+    app.out.follows = not once
     try:
         with stop_on_signals():
             if once:
@@ -64,6 +64,33 @@ def run(app: App, simulate: str | None, capture: str | None, once: bool, name: s
             return foreground(app, wish, name or "default")
     except InUse as error:
         raise Fault(str(error), "Another name: --name NAME", code=IN_USE) from None
+    except KeyboardInterrupt:
+        if once:
+            raise
+        return OK
+
+
+def _refuse_nonsense(
+    app: App, simulate: str | None, capture: str | None, once: bool, name: str | None, keep: bool
+) -> None:
+    """Raises Fault for options that would only be ignored together, and for a name that cannot be one."""
+    from devherd.run.layout import Layout
+
+    wrong = {
+        "--once walks a node whose devices it knows; leave --from out": once and capture,
+        "--once brings its own configuration; leave --config out": once and app.config_given,
+        "--once leaves nothing behind; leave --keep out": once and keep,
+        "--simulate and --from both name the node; leave one out": simulate and capture,
+        "--config is for this node; a simulated one brings its own": app.config_given and (simulate or capture),
+        "--instance names an instance that runs; to name this one: --name": app.instance,
+    }
+    for text, given in wrong.items():
+        if given:
+            raise Fault(text, code=USAGE)
+    try:
+        Layout.named("default" if name is None else name)
+    except ValueError as error:
+        raise Fault(str(error), code=USAGE) from None
 
 
 def foreground(app: App, wish: Wish, name: str) -> int:
@@ -72,6 +99,7 @@ def foreground(app: App, wish: Wish, name: str) -> int:
     from devherd.cli.link import Link
     from devherd.cli.live import LiveView
     from devherd.run.instance import Instance
+    from devherd.run.source import Source
     from devherd.run.supervisor import StartFailed
 
     instance = Instance(wish, name)
@@ -80,13 +108,17 @@ def foreground(app: App, wish: Wish, name: str) -> int:
             instance.start()
     except StartFailed as error:
         raise Fault(f"it did not start: {error}", "With --keep the logs stay where they are.") from None
+    except KeyboardInterrupt:
+        app.out.note("stopped before it ran, nothing left behind", GOOD)
+        return OK
+    source = Source(instance) if wish.source else None
     try:
         folder = Path(instance.layout.folder)
         place = Place(read_settings(instance.layout.config), instance.layout.config, folder)
         link = Link(folder) if wish.simulate_kubelet else None
         _announce(app, instance)
         device = instance.node.present()[0] if instance.node is not None and instance.node.present() else ""
-        LiveView(app.out, Feed(place, link), _title(instance), lambda: _alive(instance), device).run()
+        LiveView(app.out, Feed(place, link), _title(instance), lambda: _alive(app, instance, source), device).run()
     except KeyboardInterrupt:
         pass
     finally:
@@ -103,6 +135,18 @@ def _announce(app: App, instance: Instance) -> None:
         app.out.document(ready, indent=None)
     else:
         app.out.note(f"running in {instance.layout.folder}")
+    if instance.wish.source or not instance.wish.simulate_kubelet:
+        _announce_private(app, instance)
+
+
+def _announce_private(app: App, instance: Instance) -> None:
+    """What of a node's configuration counts here, what does not, and how to reach this supervisord."""
+    etc = instance.wish.settings.get("paths", {}).get("etc", Settings().paths.etc)
+    given = instance.wish.source or "no devherd.yaml: defaults"
+    app.out.note(f"settings: {given}; rules: {etc}/plugins.d; edits count after SIGHUP")
+    app.out.note("private, whatever paths.run, state, log and cache say: sockets, state and logs are in that folder")
+    ctl = f"{sys.executable} -m supervisor.supervisorctl -c {instance.layout.supervisor_config}"
+    app.out.note(f"its supervisor: {ctl} signal HUP generic")
 
 
 def _farewell(app: App, instance: Instance, left: Leftovers) -> None:
@@ -124,8 +168,12 @@ def _title(instance: Instance) -> str:
     return "this node's devices and kubelet"
 
 
-def _alive(instance: Instance) -> None:
-    """Raises Fault when supervisord is gone, unless a reboot is simulated just now."""
+def _alive(app: App, instance: Instance, source: Source | None) -> None:
+    """Raises Fault when a part is gone that nothing brings back, unless a reboot is simulated just now."""
+    if source is not None and (news := source.follow()):
+        app.out.note(news)
+    if instance.has_kubelet and not instance.kubelet.helper_alive:
+        raise Fault("the helper process of the simulated kubelet has ended, and the kubelet with it", "Start anew.")
     if instance.supervisor.pid is not None:
         return
     with instance.turn():
@@ -162,19 +210,18 @@ def replayed(path: str, keep: bool = False) -> Wish:
 
 def _for_this_node(config: str | None, keep: bool) -> Wish:
     from devherd.run.instance import Wish
+    from devherd.run.source import sections
 
     path = config or NODE_CONFIG
     settings = read_settings(path) if config or os.path.exists(path) else Settings()
     _check_this_node(settings)
-    raw: dict[str, Any] = msgspec.to_builtins(settings)
-    raw["paths"] = {key: value for key, value in raw["paths"].items() if key not in PRIVATE}
-    sections = {key: value for key, value in raw.items() if isinstance(value, dict)}
     return Wish(
         node=None,
         simulate_kubelet=False,
-        plugin_configs=_plugin_configs(Path(settings.paths.etc) / "plugins.d"),
-        settings=sections,
+        plugin_configs={},
+        settings=sections(settings),
         keep=keep,
+        source=os.path.abspath(path) if os.path.exists(path) else "",
     )
 
 
@@ -190,11 +237,3 @@ def _check_this_node(settings: Settings) -> None:
     if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         hint = "Run it as root, or try it without: devherd run --simulate."
         raise Fault(f"{nearest}: permission denied; the kubelet's device plugin folder belongs to root", hint)
-
-
-def _plugin_configs(folder: Path) -> dict[str, str]:
-    """The node's own rules: plugin name -> text."""
-    try:
-        return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
-    except (OSError, UnicodeDecodeError) as error:
-        raise Fault(f"{folder} cannot be read: {error}") from None

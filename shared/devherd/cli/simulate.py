@@ -10,8 +10,10 @@ import click
 from rich.text import Text
 
 from devherd.cli.app import App, common, json_option, make_out
+from devherd.cli.asking import ask_fronts
 from devherd.cli.exits import ERROR, OK, TIMEOUT, USAGE, Fault
 from devherd.cli.link import Link
+from devherd.cli.names import check_pod_name, choices, full_name
 from devherd.cli.output import BAD, GOOD, QUIET
 from devherd.cli.simview import NODE_FIGURES, NODE_HEADS, POD_HEADS, back, event_line, node_rows, pod_rows, settled, why
 from devherd.cli.simview import reregistered as reregistered_of
@@ -24,10 +26,10 @@ PATIENCE = 30.0
 
 @click.group(invoke_without_command=True)
 @click.option("--from", "capture", metavar="FILE", help="Replay the node of a `devherd capture`, in the foreground.")
-@click.option("--name", default="", metavar="NAME", help="Name of the private instance, with --from.")
+@click.option("--name", metavar="NAME", help="Name of the private instance, with --from.")
 @json_option
 @click.pass_context
-def simulate(context: click.Context, capture: str | None, name: str, as_json: bool) -> int | None:
+def simulate(context: click.Context, capture: str | None, name: str | None, as_json: bool) -> int | None:
     """Act on a running simulation: pods, kubelet, reboot, broken devices.
 
     Start one in another terminal with `devherd run --simulate` (or `make run`), or replay a captured node:
@@ -62,6 +64,7 @@ def pod_add(app: App, name: str, requests: tuple[str, ...], namespace: str, wait
     A resource may be named without its domain when that is clear: --request fuse=1.
     Exits 1 when the kubelet rejects it, 5 when it neither runs nor failed in time.
     """
+    check_pod_name(name, namespace)
     link = Link.to(app.place)
     wanted = _requests(link, requests)
     with app.out.progress(f"pod {name}"):
@@ -79,6 +82,7 @@ def pod_add(app: App, name: str, requests: tuple[str, ...], namespace: str, wait
 @common
 def pod_rm(app: App, name: str, namespace: str) -> int:
     """Remove a pod; its devices are free again when this returns."""
+    check_pod_name(name, namespace)
     reply = Link.to(app.place).kubelet("pod-rm", within=20.0, name=name, namespace=namespace, wait=10)
     if app.out.as_json:
         app.out.document(reply)
@@ -126,7 +130,7 @@ def kubelet(app: App, action: str) -> int:
     After a start: when each resource was allocatable again, counted from the kubelet's socket.
     """
     link = Link.to(app.place)
-    before = _expected(link) if action == "restart" else []
+    before = _expected(link) if action == "restart" else _offered(app) if action == "start" else []
     with app.out.progress(f"kubelet {action}"):
         reply = link.runner("kubelet", action=action)
         node = _settled(link, before) if action in ("restart", "start") else None
@@ -190,23 +194,24 @@ def renumber(app: App, moves: tuple[str, ...]) -> int:
 @click.argument("options", nargs=-1, metavar="[OPTION=VALUE]...")
 @common
 def set_(app: App, options: tuple[str, ...]) -> int:
-    """Change the simulated kubelet's timing and faults; without OPTION, show them."""
+    """Change the simulated kubelet's timing and faults.
+
+    Without OPTION all options are listed, with their present values and what they mean.
+    """
     import json
 
-    changes: Json = {}
-    for text in options:
-        key, sign, value = text.partition("=")
-        if not sign:
-            raise Fault(f"{text!r} is not OPTION=VALUE", code=USAGE)
-        try:
-            changes[key] = json.loads(value)
-        except ValueError:
-            changes[key] = value
+    from devherd.cli.simset import meanings, parse
+
+    changes = parse(options)
     now = Link.to(app.place).kubelet("set", options=changes)["options"]
     if app.out.as_json:
         app.out.document(now)
     else:
-        app.out.table(("OPTION", "VALUE"), [[key, json.dumps(value)] for key, value in now.items()])
+        told = meanings()
+        rows = [
+            [key, json.dumps(value), told.get(key, "")] for key, value in now.items() if not options or key in changes
+        ]
+        app.out.table(("OPTION", "VALUE", "WHAT"), rows)
     return OK
 
 
@@ -247,10 +252,10 @@ def _requests(link: Link, texts: Sequence[str]) -> dict[str, int]:
         name, sign, number = text.partition("=")
         if not name or (sign and not number.isdecimal()):
             raise Fault(f"--request {text!r} is neither RESOURCE nor RESOURCE=N", code=USAGE)
-        full = [known for known in names if known.rpartition("/")[2] == name]
-        if "/" not in name and len(full) != 1:
-            raise Fault(f"there is no resource {name!r}", f"There are: {listing(names, 12) or 'none yet'}.")
-        wanted[name if "/" in name else full[0]] = int(number) if sign else 1
+        full = full_name(name, names)
+        if "/" not in name and not full:
+            raise Fault(f"there is no resource {name!r}", choices(name, names, "No resource is there yet."))
+        wanted[full or name] = int(number) if sign else 1
     return wanted
 
 
@@ -273,6 +278,13 @@ def _hardware(app: App, text: str, op: str, **fields: Any) -> int:
         app.out.say(text)
         app.out.say("See it: devherd devices", QUIET)
     return OK
+
+
+def _offered(app: App) -> list[str]:
+    """Resources that the plugins offer: those a kubelet that starts will have."""
+    answers = ask_fronts(app.place, {"op": "status"})
+    resources = [item for reply in answers.replies for item in reply.get("resources", ())]
+    return [str(item["name"]) for item in resources if not item.get("draining")]
 
 
 def _expected(link: Link) -> list[str]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from devherd.cli.app import App, common
 from devherd.cli.asking import Answers, ask_fronts, require
 from devherd.cli.exits import NOT_READY, OK
-from devherd.cli.judge import SERVED, Finding, findings
+from devherd.cli.judge import SERVED, Finding, findings, no_answer
 from devherd.cli.output import BAD, GOOD, QUIET, WARN, state_text
 from devherd.cli.words import clock, count, millis, since, span
 
@@ -30,7 +30,7 @@ def status(app: App) -> int:
     Exits 3 when no plugin gives an answer. Use `verify` for a verdict on the node.
     """
     answers = require(ask_fronts(app.place, {"op": "status"}), app.place)
-    found = findings(answers)
+    found = [*no_answer(answers), *findings(answers)]
     if app.out.as_json:
         app.out.document(as_document(app, answers, found))
     else:

@@ -11,7 +11,7 @@ from rich.text import Text
 from devherd.cli.app import App, common
 from devherd.cli.asking import Answers, ask_fronts, require
 from devherd.cli.exits import NOT_READY, OK
-from devherd.cli.judge import Finding, findings
+from devherd.cli.judge import Finding, findings, no_answer
 from devherd.cli.kubelet_view import KubeletView, compare, healthy_ids, kubelet_view, resource_document
 from devherd.cli.output import BAD, GOOD, QUIET, WARN, state_text
 from devherd.cli.status import show_findings
@@ -30,9 +30,10 @@ def verify(app: App) -> int:
     """
     with app.out.progress("asking the plugins and the kubelet"):
         status, devices, view, differences = _look(app)
-    found = findings(status)
+    found = [*no_answer(status), *findings(status)]
     if view.error:
-        found.append(Finding(False, "kubelet", f"could not be asked what it offers: {view.error}"))
+        # Without the API (an old kubelet) there is nothing to compare; a kubelet that fails to answer is not fine.
+        found.append(Finding(view.failed, "kubelet", f"could not be asked what it offers: {view.error}"))
     found = sorted([*found, *differences], key=lambda item: not item.problem)
     good = bool(status.replies) and not any(item.problem for item in found)
     rows = _rows(status, devices, view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -10,8 +11,9 @@ import click
 
 from devherd.cli.app import App, common
 from devherd.cli.asking import Answers, ask_fronts
-from devherd.cli.exits import OK, TIMEOUT, USAGE, Fault
-from devherd.cli.judge import SERVED
+from devherd.cli.exits import NOT_READY, OK, TIMEOUT, USAGE, Fault
+from devherd.cli.judge import SERVED, mute
+from devherd.cli.names import full_name, nearest
 from devherd.cli.output import BAD, GOOD
 from devherd.cli.words import listing, span
 
@@ -21,15 +23,29 @@ SAY_EVERY = 10.0
 """Where stderr is no terminal, what is missing is said when it changes, and this often (seconds)."""
 
 
+def _finite(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number of seconds")
+    return value
+
+
 @click.command()
 @click.argument("resources", nargs=-1, metavar="[RESOURCE[=N]]...")
-@click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(min=0), help="Seconds to wait.")
+@click.option(
+    "--timeout",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    callback=_finite,
+    help="Seconds to wait; 0: look once.",
+)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @common
 def wait(app: App, resources: tuple[str, ...], timeout: float, quiet: bool) -> int:
     """Wait until everything is registered with the kubelet.
 
-    With RESOURCE only that one counts, and at least one healthy device of it; with RESOURCE=N at least N.
+    With RESOURCE only that one counts, and at least one healthy device of it; with RESOURCE=N at least N; with
+    RESOURCE=0 it only has to be registered. The domain may be left out: fuse=1.
     Exits 5 when the time is over, and says what was missing.
     """
     wanted = _wanted(resources)
@@ -54,7 +70,12 @@ def missing_of(answers: Answers, wanted: dict[str, int]) -> list[str]:
     """
     served = {str(r["name"]): r for reply in answers.replies for r in reply.get("resources", ())}
     if wanted:
-        return [text for name, least in wanted.items() if (text := _lacks(name, served.get(name), least))]
+        texts = []
+        for name, least in wanted.items():
+            full = full_name(name, served)
+            if text := _lacks(full or name, served.get(full), least):
+                texts.append(text if full else f"{text}. {nearest(name, served)}".rstrip(" ."))
+        return texts
     texts = [f"{item.plugin}: {item.why}" for item in answers.down]
     if not answers:
         texts.append("no plugin runs yet")
@@ -90,15 +111,26 @@ def _wanted(resources: tuple[str, ...]) -> dict[str, int]:
     return wanted
 
 
+def _look(app: App, wanted: dict[str, int]) -> list[str]:
+    """What is missing now; an instance that is not there yet may still come."""
+    try:
+        place = app.place
+    except Fault as fault:
+        if fault.code != NOT_READY:
+            raise
+        return [fault.what]
+    answers = ask_fronts(place, {"op": "status"})
+    if not answers:
+        app.look_again()
+    return missing_of(answers, wanted) or [f"{path}: the kubelet accepts and answers nothing" for path in mute(answers)]
+
+
 def _wait(app: App, wanted: dict[str, int], began: float, timeout: float, quiet: bool) -> list[str]:
     said, said_at = "", began
     with ExitStack() as stack:
         spinner = None
         while True:
-            answers = ask_fronts(app.place, {"op": "status"})
-            if not answers:
-                app.look_again()
-            missing = missing_of(answers, wanted)
+            missing = _look(app, wanted)
             now = time.monotonic()
             if not missing or now - began >= timeout:
                 return missing

@@ -86,6 +86,12 @@ class SimKubelet:
         return self._zygote.pid if self._zygote is not None else 0
 
     @property
+    def helper_alive(self) -> bool:
+        """Whether new kubelets can be forked; true as well before the first start."""
+        with self._lock:
+            return self._zygote is None or self._zygote.poll() is None
+
+    @property
     def alive(self) -> bool:
         """Whether a kubelet process runs (frozen counts)."""
         with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +25,12 @@ _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 class NodeError(Exception):
     """The node cannot do that; the text says why."""
+
+
+def no_device(path: str, there: Sequence[str], kind: str = "") -> str:
+    """Why a path is not taken, with what could be: a long list says how much of it is not shown."""
+    more = f" and {len(there) - 8} more" if len(there) > 8 else ""
+    return f"there is no {kind}device {path}; there are: {', '.join(there[:8]) or 'none'}{more}"
 
 
 class Placed(Struct):
@@ -176,8 +183,8 @@ class Node:
         for device in self._state.devices:
             if device.present == present and self._group(device).node_path(device.slot) == path:
                 return device
-        there = ", ".join((self.present() if present else self.absent())[:8]) or "none"
-        raise NodeError(f"there is no {'' if present else 'broken '}device {path}; there are: {there}")
+        there = self.present() if present else self.absent()
+        raise NodeError(no_device(path, there, "" if present else "broken "))
 
     def _slot(self, device: Placed, path: str) -> int:
         group = self._group(device)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from devherd.capture.about import describe
 from devherd.capture.archive import Capture
 from devherd.sim.files import NodeFiles
-from devherd.sim.node import NodeError
+from devherd.sim.node import NodeError, no_device
 from devherd.sim.nodespec import NodeSpec
 from devherd.sim.places import NodeRoot
 
@@ -277,8 +277,8 @@ class ReplayedNode:
         for piece in self._pieces:
             if piece.path == path and piece.present == present:
                 return piece
-        there = ", ".join((self.present() if present else self.absent())[:8]) or "none"
-        raise NodeError(f"there is no {'' if present else 'broken '}device {path}; there are: {there}")
+        there = self.present() if present else self.absent()
+        raise NodeError(no_device(path, there, "" if present else "broken "))
 
     @staticmethod
     def _hardware(piece: Piece) -> str:
