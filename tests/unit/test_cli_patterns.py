@@ -25,6 +25,16 @@ def test_explain_names_the_rule_that_would_take_a_path(capsys: pytest.CaptureFix
         assert main(["explain", "/dev/ttyACM0", "--config", str(made.config)]) == 1
 
 
+def test_a_rule_that_waits_is_no_finding_of_status(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = {"what": "/dev/data", "rule": "devices[2] data", "reason": "/dev/sda is a raw disk"}
+    with stub() as made:
+        made.serve("generic", front(status_of("generic", skipped=[*WAITING, refused])))
+        main(["status", "--config", str(made.config)])
+    out = capsys.readouterr().out
+    assert "did not offer /dev/data" in out
+    assert "ttyUSB" not in out
+
+
 @pytest.mark.parametrize(
     ("pattern", "path", "fits"),
     [

@@ -77,6 +77,15 @@ def test_configuration_mistakes_are_named_with_line_and_stray_files_noted(made: 
     assert any(item.verdict == NOTE and "generik.yaml" in item.text for item in found)
 
 
+def test_a_vendor_that_is_listed_and_not_installed_is_a_problem(made: Stub) -> None:
+    made.config.write_text(made.config.read_text() + "vendors: [foo]\n")
+    site = site_of(made)
+    place = Place(msgspec.structs.replace(site.place.settings, vendors=("foo",)), site.place.config, made.folder)
+    found = list(doctor_service.configuration(Site(place, site.statuses, site.devices)))
+    assert [check.verdict for check in found] == [PROBLEM]
+    assert "no vendor foo is installed" in found[0].text
+
+
 def test_good_configuration_is_fine(made: Stub) -> None:
     assert only(doctor_service.configuration, site_of(made)).verdict == OK_
 

@@ -20,6 +20,7 @@ from devherd.cli.output import GOOD, QUIET, WARN
 from devherd.cli.place import Place
 from devherd.cli.plugins import manifests, vendor_manifests
 from devherd.cli.words import count, program
+from devherd.settings import Settings
 
 Json = dict[str, Any]
 WATCH_PERIOD = 1.0

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from devherd.cli.asking import Answers
+from devherd.cli.patterns import waits
 from devherd.cli.pulse import frozen
 from devherd.cli.words import count, listing, span
 
@@ -103,9 +104,10 @@ def _of_front(reply: Json) -> Iterator[Finding]:
         yield Finding(False, plugin, f"no hardware: {reply['absent']}")
     for resource in reply.get("resources", ()):
         yield from _of_resource(resource, _only_waits(reply, resource))
-    if reply.get("skipped"):
-        first = shlex.quote(str(reply["skipped"][0].get("what")))
-        what = listing(str(item.get("what")) for item in reply["skipped"])
+    refused = [item for item in reply.get("skipped", ()) if not waits(item)]
+    if refused:
+        first = shlex.quote(str(refused[0].get("what")))
+        what = listing(str(item.get("what")) for item in refused)
         yield Finding(False, plugin, f"did not offer {what}", f"Why: devherd explain {first}")
 
 
