@@ -89,6 +89,12 @@ def test_a_vendor_that_is_not_installed_is_an_error_where_it_stands(
     assert "no vendor foo is installed" in problem["message"]
 
 
+def test_a_plugin_of_our_own_in_the_list_is_said_to_be_no_vendor(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    allow(etc, "generic")
+    _, document = check(etc, capsys)
+    assert "devherd's own" in document["problems"][0]["message"]
+
+
 def test_a_listed_vendor_s_file_is_checked_against_its_schema(
     etc: Path, blinkr: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,8 @@ def vendor_manifests(settings: Settings) -> tuple[dict[str, Manifest], dict[str,
 def _load(name: str, installed: dict[str, EntryPoint], settings: Settings) -> Manifest | str:
     """A vendor's manifest, or why there is none."""
     point = installed.get(name)
+    if point is None and name in entry_points(group=GROUP).names:
+        return f"{name} is devherd's own and always allowed: take it out of the list"
     if point is None:
         near = nearest(name, installed)
         meant = f"did you mean {near}?" if near else "install its package into the environment of devherd"
