@@ -1,4 +1,4 @@
-"""All cases, in the order of the table. Memory is first: later ones load gRPC into this process too."""
+"""All cases, in the order of the table."""
 
 from __future__ import annotations
 

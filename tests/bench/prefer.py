@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.allocate import Call, plugin_socket
+from bench.allocate import socket_of
 from bench.figure import Figure, latency
 from bench.nodes import BenchNode
 from bench.quiet import Quiet
+from bench.wire import PluginSocket
 
 RESOURCE = "example.com/partition"
 COUNT = 64
@@ -27,8 +28,8 @@ def measure(quiet: Quiet) -> list[Figure]:
         node.pythonpath = code
         node.up(allocatable=COUNT, resource=RESOURCE)
         ids = [row["id"] for row in node.ask("devices", resource=RESOURCE)["devices"]]
-        with plugin_socket(node, RESOURCE) as call:
-            found = quiet.rounds(2, lambda: list(_asked(call, ids)))
+        with PluginSocket(socket_of(node, RESOURCE)) as plugin:
+            found = quiet.rounds(2, lambda: list(_asked(plugin, ids)))
     wrong = sum(not right for _, right in found)
     figure = latency(
         "prefer.64",
@@ -41,7 +42,7 @@ def measure(quiet: Quiet) -> list[Figure]:
     return [figure if not wrong else Figure(**{**figure.__dict__, "met": False})]
 
 
-def _asked(call: Call, ids: list[str]) -> Iterator[tuple[float, bool]]:
+def _asked(plugin: PluginSocket, ids: list[str]) -> Iterator[tuple[float, bool]]:
     """Seconds of each question, and whether the answer was one."""
     from devherd.api import deviceplugin_v1beta1_pb2 as pb
 
@@ -52,7 +53,7 @@ def _asked(call: Call, ids: list[str]) -> Iterator[tuple[float, bool]]:
             )
             request = pb.PreferredAllocationRequest(container_requests=[asked]).SerializeToString()
             start = time.perf_counter()
-            reply = call("GetPreferredAllocation", request)
+            reply = plugin.call("GetPreferredAllocation", request)
             seconds = time.perf_counter() - start
             chosen = pb.PreferredAllocationResponse.FromString(reply).container_responses[0].deviceIDs
             yield seconds, len(set(chosen)) == size and set(must) <= set(chosen) <= set(free)

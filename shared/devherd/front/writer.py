@@ -20,6 +20,10 @@ RETRY = 30.0
 """Seconds until what could not be written is tried again."""
 
 
+GATHER = 0.005
+"""Seconds before a value is written: the answer that brought it goes out first, and a burst is written once."""
+
+
 class Saves(Protocol):
     """A state file."""
 
@@ -60,6 +64,7 @@ class WriteBehind:
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
+        await asyncio.sleep(GATHER)
         while self._pending:
             name = next(iter(self._pending))
             file, value = self._pending.pop(name)
