@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,12 @@ def test_a_simulation_can_be_driven_from_another_terminal(base: Path) -> None:
         code, error = devherd(base, "simulate", "node")
         assert code == 3
         assert "down" in error["error"]["message"]
-        assert devherd(base, "simulate", "kubelet", "start")[0] == 0
+        code, reply = devherd(base, "simulate", "kubelet", "start")
+        assert (code, reply["missing"], len(reply["reregistered_ms"])) == (0, [], 4)
+        assert all(ms is not None for ms in reply["reregistered_ms"].values())
+        assert devherd(base, "simulate", "kubelet", "freeze")[0] == 0
+        assert devherd(base, "wait", "--timeout", "0")[1]["missing"][-1].endswith("accepts and answers nothing")
+        assert devherd(base, "simulate", "kubelet", "unfreeze")[0] == 0
 
 
 def test_wait_finds_an_instance_that_starts_later_and_status_names_a_stopped_plugin(base: Path) -> None:
@@ -131,20 +137,95 @@ def test_a_second_instance_of_the_same_name_is_refused_as_in_use(base: Path) -> 
         assert "runs already" in error["error"]["message"]
 
 
-def test_run_without_simulation_serves_the_kubelet_of_the_node(base: Path) -> None:
+def test_run_without_simulation_serves_the_kubelet_of_the_node_and_follows_its_files(base: Path) -> None:
     etc = base / "etc"
     (etc / "plugins.d").mkdir(parents=True)
     rule = "devices:\n  - name: nothing\n    groups:\n      - count: 2\n        paths:\n          - path: /dev/null\n"
     (etc / "plugins.d" / "generic.yaml").write_text(rule)
+    config = etc / "devherd.yaml"
+    text = (
+        f"paths:\n  etc: {etc}\n  run: {base}/run\n"
+        f"  device_plugins: {base}/k/device-plugins\n  pod_resources: {base}/k/pr/kubelet.sock\n"
+    )
     with SimKubelet.in_folder(str(base / "k")) as kubelet:
         kubelet.start()
-        (etc / "devherd.yaml").write_text(
-            f"paths:\n  etc: {etc}\n  run: {base}/run\n"
-            f"  device_plugins: {base}/k/device-plugins\n  pod_resources: {base}/k/pr/kubelet.sock\n"
-        )
-        with foreground(base, "--config", str(etc / "devherd.yaml")):
+        config.write_text(text)
+        with foreground(base, "--config", str(config)) as process:
             assert devherd(base, "wait", "devherd.io/nothing=2", "--timeout", "30")[0] == 0
-            code, verdict = devherd(base, "verify")
+            code, verdict = devherd(base, "verify", "--config", str(config))
             assert (code, verdict["compared"]) == (0, True), verdict
             code, error = devherd(base, "simulate", "pods")
             assert (code, "the machine's own kubelet" in error["error"]["message"]) == (1, True)
+
+            (etc / "plugins.d" / "generic.yaml").write_text(rule.replace("count: 2", "count: 5"))
+            control = [sys.executable, "-m", "supervisor.supervisorctl", "-c"]
+            private = next(base.glob("devherd-*/default/etc/supervisord.conf"))
+            hup = [*control, str(private), "signal", "HUP", "generic"]
+            subprocess.run(hup, check=True, stdout=subprocess.DEVNULL)
+            assert devherd(base, "wait", "nothing=5", "--timeout", "30")[0] == 0
+
+            config.write_text(text + "kubelet:\n  poll: 7\n")
+            copy = private.parent / "devherd.yaml"
+            assert until(lambda: "poll: 7" in copy.read_text())
+            config.write_text(text + "kubelet:\n  pol: 7\n")
+            code, checked = devherd(base, "config", "check")
+            assert (code, checked["problems"][0]["file"]) == (1, str(config))
+            assert process.poll() is None
+        assert not os.path.exists(base / "k" / "device-plugins" / "devherd")
+
+
+def until(met: Callable[[], bool], limit: float = 20.0) -> bool:
+    """Whether something that nothing announces happens in time."""
+    deadline = time.monotonic() + limit
+    while not met() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return met()
+
+
+def test_an_interrupted_walk_cleans_up_and_still_prints_its_document(base: Path) -> None:
+    command = [*DEVHERD, "run", "--simulate", "--once", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(base), stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        while "register" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    document = json.loads(out)
+    assert (document["interrupted"], document["ok"], document["leftover"]) == (True, False, 0)
+    assert len(document["walks"]) == 1
+    assert "KeyboardInterrupt" not in err
+    assert not list(base.glob("devherd-*"))
+
+
+def test_ctrl_c_ends_a_run_with_0_whenever_it_comes(base: Path) -> None:
+    command = [*DEVHERD, "run", "--simulate"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(base), stdout=pipe, stderr=pipe, text=True) as process:
+        assert until(lambda: any(base.glob("devherd-*/default.lock")))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (0, False), err
+    assert not list(base.glob("devherd-*"))
+
+
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback(base: Path) -> None:
+    code = "import devherd.cli.main as m, os, signal\nwith m._quiet(): os.kill(os.getpid(), signal.SIGINT)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_simulation_without_its_helper_ends_with_a_reason(base: Path) -> None:
+    command = [*DEVHERD, "run", "--simulate", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(base), stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        children = [int(pid) for pid in Path(f"/proc/{ready['pid']}/task/{ready['pid']}/children").read_text().split()]
+        (helper,) = [pid for pid in children if b"devherd.sim.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(helper, signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "helper process of the simulated kubelet has ended" in err
+    assert not list(base.glob("devherd-*"))

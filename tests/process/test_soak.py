@@ -28,10 +28,6 @@ PODS = {
     "example.com/kvm": (3, 10),
 }
 MEGABYTE = 1024
-EXEC_GAP = 1.0
-"""Seconds a real kubelet takes from exec to kubelet.sock; the simulated one is there at once."""
-ADMIT_GAP = 60.0
-"""Milliseconds from kubelet.sock to the first admission: 13 and 191 were seen on a real kubelet."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +43,8 @@ class Usage:
 def instance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
     folder = tempfile.mkdtemp(prefix="dh", dir="/tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    wish = Wish(
-        settings={"kubelet": {"layout": request.param}},
-        kubelet_options={"admit_gap_ms": ADMIT_GAP},
-        exec_gap=EXEC_GAP,
-    )
+    # The timing of the simulated kubelet is that of every simulation.
+    wish = Wish(settings={"kubelet": {"layout": request.param}})
     with Instance(wish, "s") as running:
         yield running
     shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from devherd.cli.app import App, common
 from devherd.cli.exits import ERROR, OK, USAGE, Fault
 from devherd.cli.output import BAD, GOOD, QUIET, WARN
-from devherd.cli.place import NODE_CONFIG, find_config
+from devherd.cli.place import NODE_CONFIG, find_config, source_of
 from devherd.cli.plugins import manifests, vendor_manifests, vendors_installed
 from devherd.cli.words import count
 from devherd.config import Problem, check_plugins, load_settings
@@ -34,6 +34,8 @@ def check(app: App) -> int:
     nothing running. Exits 1 when there is an error.
     """
     path = find_config(app.config, app.instance)
+    # A foreground run has a copy of the file it was given; the file is what people edit.
+    path = source_of(path) or path
     files, problems, ignored = _check(path)
     if app.out.as_json:
         documents = [
