@@ -124,7 +124,7 @@ def test_without_a_kubelet_there_is_one_problem_that_names_what_waits(capsys: py
         made.serve("generic", front(reply))
         _, out, _ = run(capsys, made, "status")
     assert "1 problem" in out
-    assert "no kubelet listens on /kubelet/kubelet.sock; 6 resources not registered" in out
+    assert "kubelet is away, nobody listens on /kubelet/kubelet.sock; 6 resources not registered" in out
 
 
 def test_a_hint_names_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,8 +68,8 @@ def _kubelets(answers: Answers) -> Iterator[Finding]:
             names = [str(r["name"]) for r in reply.get("resources", ()) if _only_waits(reply, r)]
             waiting.setdefault(socket, []).extend(names)
     for socket, names in waiting.items():
-        text = f"no kubelet listens on {socket}"
-        text += f"; {count(len(names), 'resource')} not registered: {listing(names)}" if names else ""
+        text = f"is away, nobody listens on {socket}"
+        text += f"; {count(len(names), 'resource')} not registered: {listing(sorted(names))}" if names else ""
         yield Finding(True, "kubelet", text, "Each is registered as soon as the kubelet listens.")
 
 

@@ -41,9 +41,9 @@ def meanings() -> dict[str, str]:
 
 
 def help_text() -> str:
-    """All options for `--help`."""
+    """All options for `--help`, one a line."""
     width = max(map(len, meanings()))
-    return "\n".join(f"  {key:<{width}}  {text}" for key, text in meanings().items())
+    return "\b\nOptions of the kubelet:\n" + "\n".join(f"  {key:<{width}}  {text}" for key, text in meanings().items())
 
 
 def _fields() -> Sequence[inspect.Field]:

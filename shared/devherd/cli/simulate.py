@@ -15,6 +15,7 @@ from devherd.cli.exits import ERROR, OK, TIMEOUT, USAGE, Fault
 from devherd.cli.link import Link
 from devherd.cli.names import check_pod_name, choices, full_name
 from devherd.cli.output import BAD, GOOD, QUIET
+from devherd.cli.simset import help_text, meanings, parse
 from devherd.cli.simview import NODE_FIGURES, NODE_HEADS, POD_HEADS, back, event_line, node_rows, pod_rows, settled, why
 from devherd.cli.simview import reregistered as reregistered_of
 from devherd.cli.words import count, listing, millis, short
@@ -190,7 +191,7 @@ def renumber(app: App, moves: tuple[str, ...]) -> int:
     return _hardware(app, f"{count(len(pairs), 'device')} moved", "renumber", moves=pairs)
 
 
-@simulate.command("set")
+@simulate.command("set", epilog=help_text())
 @click.argument("options", nargs=-1, metavar="[OPTION=VALUE]...")
 @common
 def set_(app: App, options: tuple[str, ...]) -> int:
@@ -199,8 +200,6 @@ def set_(app: App, options: tuple[str, ...]) -> int:
     Without OPTION all options are listed, with their present values and what they mean.
     """
     import json
-
-    from devherd.cli.simset import meanings, parse
 
     changes = parse(options)
     now = Link.to(app.place).kubelet("set", options=changes)["options"]
