@@ -38,6 +38,9 @@ devherd config check               # names every error, changes nothing, needs n
 supervisorctl signal HUP generic   # the plugin reads its files again
 ```
 
+For a `devherd run` in the foreground, `supervisorctl` is the command line that it prints at its start; the files it
+reads are those it was given with `--config`.
+
 Only what changed is applied; registrations whose devices did not change are not touched. A change of `paths` or
 `log` needs a restart of the program. If a file is wrong, the plugin keeps the configuration it has, also over a restart
 or reboot, and `devherd status` shows the errors.
