@@ -277,7 +277,7 @@ class Care:
             if error:
                 self._look_at = at + LOOK_RETRY
                 return
-            self._programs.looked([row for row in rows if row["name"] != self._me], at)
+            self._programs.looked([row for row in rows if row["name"] != self._me], now, at)
             self.problem("manifests", "; ".join(row["problem"] for row in rows if row.get("problem")))
             self._watch_hardware()
             self._record.soon()

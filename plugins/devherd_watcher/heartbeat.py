@@ -21,6 +21,7 @@ class Heartbeat:
     def __init__(self, context: Context, now: float) -> None:
         self._context = context
         self._pulse = Pulse()
+        self._told: dict[int, float] = {}
         self.due = now + context.settings.rules.ping
 
     def timers(self, now: float) -> None:
@@ -47,6 +48,7 @@ class Heartbeat:
     def _judge(self, fronts: dict[int, Program], now: float) -> None:
         context = self._context
         quiet = self._pulse.silent(now, context.settings.rules.silent)
+        self._tell(fronts, quiet.pids, now)
         if not quiet.pids:
             context.problem("silence", "")
         elif quiet.all:
@@ -56,6 +58,21 @@ class Heartbeat:
             context.problem("silence", f"{program.name} (pid {program.pid}) does not answer")
             if context.may_restart(now):
                 context.restart(program, f"no answer for {self._pulse.silence(program.pid, now):.0f} s", now)
+
+    def _tell(self, fronts: dict[int, Program], pids: tuple[int, ...], now: float) -> None:
+        """Write down who fell silent, and who is heard again; one that was replaced is not."""
+        for pid in set(pids) - set(self._told):
+            silence = self._pulse.silence(pid, now)
+            self._told[pid] = time.time() - silence
+            since, why = round(self._told[pid], 3), self._pulse.why(pid)
+            what = f"front {fronts[pid].name}"
+            self._context.note("heartbeat-stopped", what=what, since=since, reason=why)
+        for pid in set(self._told) - set(pids):
+            since = self._told.pop(pid)
+            if pid in fronts:
+                seconds = round(time.time() - since, 1)
+                what = f"front {fronts[pid].name}"
+                self._context.note("heartbeat-back", what=what, since=round(since, 3), seconds=seconds)
 
     def _ask(self, program: Program, now: float) -> None:
         pid = program.pid

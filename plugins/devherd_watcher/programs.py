@@ -47,6 +47,7 @@ class _Program:
     def __init__(self, backoff: BackOff) -> None:
         self.backoff = backoff
         self.state = ""
+        self.told = float("-inf")
         self.started = 0.0
         self.running: float | None = None
         self.plugin = ""
@@ -91,6 +92,10 @@ class Programs:
             "failures": {name: one.backoff.dump() for name, one in programs if any(one.backoff.dump().values())},
         }
 
+    def state(self, name: str) -> str:
+        """A program's state, empty where unknown."""
+        return self._programs[name].state if name in self._programs else ""
+
     def serving(self) -> set[str]:
         """Plugins that should have a front running."""
         off = ("", "stopped", "stopping")
@@ -100,16 +105,17 @@ class Programs:
         """For people: what stands out of the ordinary for each program."""
         return {name: self._shown(name, one, now) for name, one in sorted(self._programs.items())}
 
-    def looked(self, rows: Iterable[Mapping[str, Any]], now: float) -> None:
-        """Take in what supervisord says of all its programs."""
+    def looked(self, rows: Iterable[Mapping[str, Any]], asked: float, now: float) -> None:
+        """Take in what supervisord says of all its programs, which it was asked at `asked`: an event since is newer."""
         rows = list(rows)
         for gone in set(self._programs) - {str(row["name"]) for row in rows}:
-            del self._programs[gone]
+            if self._programs[gone].told < asked:
+                del self._programs[gone]
         for row in rows:
             name = str(row["name"])
             program = self._get(name)
             program.plugin, program.wakes_on = str(row["plugin"]), frozenset(row["wakes_on"])
-            if program.state != row["state"]:
+            if program.state != row["state"] and program.told < asked:
                 self._found(name, program, row, now)
         for name in self.to_stop & set(self._programs):
             if self._programs[name].state in RUNS:
@@ -134,7 +140,7 @@ class Programs:
     def event(self, name: str, state: str, was: str, expected: bool, now: float) -> None:
         """One state event of supervisord."""
         program = self._get(name)
-        program.state = state
+        program.state, program.told = state, now
         if state == "starting":
             self._starting(name, program, was, now)
         elif state == "running":

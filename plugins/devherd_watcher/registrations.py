@@ -34,6 +34,7 @@ class Registrations:
         self._context = context
         self._confirmation: Confirmation | None = None
         self._handle: Handle | None = None
+        self._seen_at: float | None = None
 
     def came(self, identity: Identity, now: float) -> None:
         """Another kubelet listens."""
@@ -48,6 +49,7 @@ class Registrations:
         if identity != self.known:
             self._down()
             self.known = (identity.pid, identity.start_time)
+            self._seen_at = now
             exe = _program_of(identity.pid)
             self._context.note("kubelet-up", pid=identity.pid, start_time=identity.start_time, exe=exe)
         self._confirmation = Confirmation(identity, now, self._context.settings.rules.confirm)
@@ -112,8 +114,9 @@ class Registrations:
 
     def _down(self) -> None:
         if self.known != NOBODY:
-            self._context.note("kubelet-down", pid=self.known[0])
-            self.known = NOBODY
+            up = None if self._seen_at is None else round(time.monotonic() - self._seen_at, 1)
+            self._context.note("kubelet-down", pid=self.known[0], seconds_up=up)
+            self.known, self._seen_at = NOBODY, None
 
     def _ask(self, confirmation: Confirmation, program: Program, now: float) -> None:
         def done(answer: dict[str, Any] | None, why: str) -> None:

@@ -53,6 +53,8 @@ def test_if_everything_looks_dead_it_reports_and_restarts_nothing() -> None:
             site.mode(name, "")
         site.until(lambda: site.watcher()["problems"] == [])
         assert (site.count("one"), site.count("two")) == (1, 1)
+        for kind in ("heartbeat-stopped", "heartbeat-back"):
+            site.until(lambda: {row["what"] for row in site.trail(kind)} == {"front one", "front two"})  # noqa: B023
 
 
 def test_a_killed_front_is_back_sooner_than_supervisord_looks() -> None:

@@ -199,7 +199,7 @@ def test_hardware_wakes_who_waits_for_it_and_nobody_else(programs: Programs, han
         row("fpga", "stopped", wakes_on=["pci"]),
         row("crashed", "exited", exit=1, wakes_on=["pci"]),
     ]
-    programs.looked(rows, 10.0)
+    programs.looked(rows, 10.0, 10.0)
     assert programs.wants_hardware()
     hands.take()
     programs.appeared({"usb"}, 20.0)
@@ -222,14 +222,14 @@ def test_hardware_wakes_who_waits_for_it_and_nobody_else(programs: Programs, han
 
 
 def test_lost_hardware_events_wake_everybody_who_waits_for_hardware(programs: Programs, hands: Done) -> None:
-    programs.looked([row("gpu", "exited", exit=69, wakes_on=["pci"]), row("generic", "exited", exit=69)], 10.0)
+    programs.looked([row("gpu", "exited", exit=69, wakes_on=["pci"]), row("generic", "exited", exit=69)], 10.0, 10.0)
     programs.appeared({"*"}, 20.0)
     programs.timers(21.0)
     assert hands.take() == [("start", "gpu")]
 
 
 def test_unknown_is_revived_like_fatal(programs: Programs, hands: Done) -> None:
-    programs.looked([row("a", "unknown"), row("b", "fatal")], 0.0)
+    programs.looked([row("a", "unknown"), row("b", "fatal")], 0.0, 0.0)
     assert programs.next() == 5.0
     programs.timers(5.0)
     assert sorted(hands.take()) == [("start", "a"), ("start", "b")]
@@ -249,7 +249,7 @@ def test_what_was_stopped_under_another_supervisord_is_stopped_again_once(progra
     programs.recall(Memory(supervisor=(1, 1), stopped=("a", "gone")), same_supervisor=False)
     programs.event("a", "starting", "stopped", False, 0.0)
     assert ("release", "a") not in hands.take()
-    programs.looked([row("a", "starting"), row("b", "running")], 1.0)
+    programs.looked([row("a", "starting"), row("b", "running")], 1.0, 1.0)
     assert hands.take() == [("stop", "a")]
     programs.event("a", "stopped", "stopping", False, 2.0)
     assert hands.take() == [("hold_stopped", "a")]
@@ -257,6 +257,15 @@ def test_what_was_stopped_under_another_supervisord_is_stopped_again_once(progra
     programs.event("a", "starting", "stopped", False, 100.0)
     assert hands.take() == [("release", "a")]
     assert "a" not in programs.stopped
+
+
+def test_an_event_is_newer_than_what_was_asked_before_it(programs: Programs, hands: Done) -> None:
+    programs.event("a", "running", "starting", False, 10.0)
+    programs.looked([row("a", "fatal")], 9.9, 10.1)
+    assert programs.state("a") == "running"
+    assert programs.next() is None
+    programs.looked([row("a", "fatal")], 11.0, 11.1)
+    assert programs.state("a") == "fatal"
 
 
 def test_a_program_taken_out_of_the_configuration_is_forgotten(programs: Programs, hands: Done) -> None:
