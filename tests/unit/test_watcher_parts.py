@@ -36,6 +36,15 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.fixture(autouse=True)
+def reaped() -> Iterator[None]:
+    """No child is left behind, ended or not: others in this process look at its children."""
+    before = children()
+    yield
+    for pid in children() - before:
+        os.waitpid(pid, 0)
+
+
 def drive(one: Any, over: Callable[[], bool], seconds: float = 10.0) -> None:
     """A poll loop for what has fds(), ready() and timers()."""
     deadline = time.monotonic() + seconds
