@@ -173,7 +173,7 @@ class Storm:
         for plugin in ("generic", "naughty"):
             for row in self.node.front(plugin)["resources"]:
                 if row["state"] != "registered":
-                    return f"{row['name']}: {row['state']} {row['error']}"
+                    return f"{row['name']}: {row['state']} {row.get('error', '')}"
         return ""
 
     def holdings(self) -> dict[str, Any]:
