@@ -464,6 +464,7 @@ class Storm:
     def rival(self) -> None:
         """Another server takes a resource, and goes again. Seldom: its return is meant to take ever longer."""
         if time.monotonic() - self._rival_at < 90 or not self.node.kubelet.alive:
+            self.counts["rival"] -= 1
             return
         self.calm()
         with RivalProcess(self.node.layout.device_plugins, CONTESTED, ids="theirs"):
