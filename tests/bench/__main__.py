@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -54,7 +55,8 @@ def main(arguments: list[str]) -> int:
 def _measured(name: str, case: Case, quiet: Quiet) -> Run:
     print(f"{name} ...", file=sys.stderr, flush=True)
     start = time.monotonic()
-    figures = tuple(replace(figure, case=name) for figure in case(quiet))
+    with contextlib.redirect_stdout(sys.stderr):
+        figures = tuple(replace(figure, case=name) for figure in case(quiet))
     seconds = time.monotonic() - start
     for figure in figures:
         print(f"  {figure.what}: {figure.text} {_verdict(figure)}", file=sys.stderr, flush=True)

@@ -24,7 +24,10 @@ def measure(quiet: Quiet) -> list[Figure]:
     with BenchNode({"name": "none"}, {}, {"vendors": ["partitions"]}, **names) as node:
         code = os.path.join(node.folder, "vendor")
         os.mkdir(code)
-        shutil.copy(Path(__file__).with_name("partitions.py"), code)
+        shutil.copyfile(Path(__file__).with_name("partitions.py"), f"{code}/partitions.py")
+        for path in (code, f"{code}/partitions.py"):
+            # What others may write is not loaded.
+            os.chmod(path, 0o755)
         node.pythonpath = code
         node.up(allocatable=COUNT, resource=RESOURCE)
         ids = [row["id"] for row in node.ask("devices", resource=RESOURCE)["devices"]]
