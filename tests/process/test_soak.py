@@ -6,6 +6,7 @@ DEVHERD_SOAK_REBOOTS); what was run is printed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -108,12 +109,15 @@ def summary(values: list[float]) -> str:
 
 
 def usage(instance: Instance) -> dict[int, Usage]:
-    """Every process of the instance that outlives a kubelet restart."""
-    return {
-        pid: Usage(private(pid), len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task")))
-        for pid in leftovers.marked(instance.layout.folder)
-        if pid != instance.kubelet.pid
-    }
+    """Every process of the instance that outlives a kubelet restart; the watcher's short-lived children are none."""
+    found = {}
+    for pid in leftovers.marked(instance.layout.folder):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if pid != instance.kubelet.pid:
+                found[pid] = Usage(
+                    private(pid), len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
+                )
+    return found
 
 
 def our_sockets(instance: Instance) -> list[str]:
@@ -144,8 +148,11 @@ def test_restarts_cost_no_pod_and_nothing_grows(instance: Instance) -> None:
             half, sockets = usage(instance), our_sockets(instance)
     end = usage(instance)
     print(f"{RESTARTS} restarts; second half, private KiB per process:")
-    assert set(end) == set(half), "a process was replaced"
-    for pid, now in end.items():
+    lasting = {pid: now for pid, now in end.items() if pid in half}
+    commands = " ".join(map(command, lasting))
+    for program in ("supervisord", "devherd_watcher", "devherd.front", "devherd.probe", "devherd.sim.zygote"):
+        assert program in commands, f"{program} was replaced"
+    for pid, now in lasting.items():
         print(f"  {half[pid].private:7} -> {now.private:7}  {command(pid)[:150]}")
         assert now.private - half[pid].private <= MEGABYTE, f"{command(pid)}: {half[pid]} -> {now}"
         assert now.threads == half[pid].threads, f"{command(pid)}: {half[pid]} -> {now}"
