@@ -4,10 +4,24 @@ when what it waits for is done at the same moment, and a loop that misses its en
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def round_pause(seconds: float) -> float:
+    """How long to sleep until the next of the moments, `seconds` apart, at which everything in this process looks.
+
+    Loops that wake together cost one wake-up; processes (by pid) wake at different times. The first pause is shorter,
+    and none is so short that the same moment would be met twice.
+    """
+    if seconds <= 0:
+        return 0.0
+    pause = seconds - (time.monotonic() + os.getpid()) % seconds
+    return pause if pause > seconds / 20 else pause + seconds
 
 
 async def woken(event: asyncio.Event, seconds: float) -> bool:

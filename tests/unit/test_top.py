@@ -38,7 +38,9 @@ def picture(devices: list[Json], *down: Down, **more: Any) -> Picture:
 
 def drawn(view: TopView, shown: Picture, height: int | None, width: int = 160) -> list[str]:
     stream = io.StringIO()
-    Console(file=stream, width=width, height=height, emoji=False, highlight=False).print(view.render(shown, height))
+    Console(file=stream, width=width, height=height, emoji=False, highlight=False).print(
+        view.render(shown, height, width if height is not None else None)
+    )
     return stream.getvalue().splitlines()
 
 
@@ -58,6 +60,17 @@ def test_sick_devices_come_first_then_held_ones() -> None:
     assert [line.split()[1] for line in lines] == ["id-00003", "id-00002", "id-00000", "id-00001"]
     assert "the link is down" in lines[0]
     assert "default/train/main" in lines[1]
+
+
+def test_on_eighty_columns_every_row_is_one_line_and_the_sick_device_shows_its_reason() -> None:
+    found = devices(3)
+    found[1] |= {"held_by": "default/train-with-a-long-name/main"}
+    found[2] |= {"healthy": False, "reason": "gone: /dev/accel/accel3 is gone", "kind": "gone"}
+    lines = drawn(TopView("x"), picture(found), 24, width=80)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("RESOURCE") and "A CONTAINER GETS" in line for line in lines)
+    assert any("id-00002" in line and "/dev/accel/accel3 is gone" in line for line in lines)
 
 
 @pytest.mark.parametrize("height", [12, 24, 50])

@@ -71,9 +71,11 @@ def events(
     _show(app, found)
     if not found and not follow:
         app.out.note(f"no such events in {folder}")
-    while follow:
-        time.sleep(POLL)
-        _show(app, trail.new())
+    # Ctrl-C is how following ends.
+    with contextlib.suppress(KeyboardInterrupt):
+        while follow:
+            time.sleep(POLL)
+            _show(app, trail.new())
     return OK
 
 

@@ -127,7 +127,7 @@ def _screen(app: App, place: Place, feed: TopFeed, interval: float) -> None:
                 picture = Picture(time.time(), Answers((), ()), found=[Finding(True, "top", fault.what, fault.hint)])
             due = max(began + interval, time.monotonic() + 0.05)
             while True:
-                live.update(view.render(picture, console.size.height), refresh=True)
+                live.update(view.render(picture, console.size.height, console.size.width), refresh=True)
                 key = keys.wait(max(0.0, due - time.monotonic()))
                 if not key:
                     break

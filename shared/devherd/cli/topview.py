@@ -10,6 +10,7 @@ from rich.text import Text
 
 from devherd.cli.devices import gets, why
 from devherd.cli.events import line as event_line
+from devherd.cli.grid import grid
 from devherd.cli.judge import SERVED
 from devherd.cli.output import BAD, GOOD, QUIET, WARN, state_text, table
 from devherd.cli.status import kubelet_lines
@@ -23,6 +24,9 @@ PLUGIN_HEADS = ("PLUGIN", "STATE", "PID", "UP", "CPU", "MEMORY", "PROBE", "ITS M
 PLUGIN_FIGURES = ("PID", "CPU", "MEMORY", "ITS MEMORY", "TOOK")
 RESOURCE_HEADS = ("RESOURCE", "STATE", "DEVICES", "HEALTHY", "HELD", "REGISTERED", "TOOK", "TIMES", "STREAM")
 RESOURCE_FIGURES = ("DEVICES", "HEALTHY", "HELD", "TOOK", "TIMES")
+PLUGIN_DROP = ("TOOK", "LAST SCAN", "ITS MEMORY", "PID")
+RESOURCE_DROP = ("STREAM", "TIMES", "TOOK", "REGISTERED")
+DEVICE_DROP = ("NUMA", "HELD BY")
 DEVICE_HEADS = ("RESOURCE", "DEVICE", "HEALTH", "NUMA", "HELD BY", "A CONTAINER GETS, OR WHY NOT")
 MOST_PROBLEMS = 6
 LEAST_EVENTS = 4
@@ -36,6 +40,7 @@ class TopView:
         self._title = title
         self._sick_only = False
         self._first = 0
+        self._width: int | None = None
 
     def press(self, key: str) -> bool:
         """Act on a key. False: the reader wants to leave."""
@@ -47,8 +52,12 @@ class TopView:
         self._first = max(0, self._first + steps.get(key, 0))
         return True
 
-    def render(self, picture: Picture, height: int | None) -> RenderableType:
-        """The whole view. `height` None: as long as it gets, for a pipe or a scrolling terminal."""
+    def render(self, picture: Picture, height: int | None, width: int | None = None) -> RenderableType:
+        """The whole view. `height` None: as long as it gets, for a pipe or a scrolling terminal.
+
+        With a `width` every row is one line: columns that matter less are left out, and what is still too long is cut.
+        """
+        self._width = width
         head = Text.assemble((f"devherd top  {self._title}", "bold"), f"  {clock(picture.wall)}", no_wrap=True)
         if height is not None:
             head.append("   q ends it, u: unhealthy only", QUIET)
@@ -70,11 +79,18 @@ class TopView:
 
     def _plugins(self, picture: Picture) -> tuple[list[RenderableType], int]:
         rows = plugin_rows(picture)
-        return [table(PLUGIN_HEADS, rows, PLUGIN_FIGURES, one_line=True)], len(rows) and len(rows) + 1
+        return self._table(PLUGIN_HEADS, rows, PLUGIN_FIGURES, PLUGIN_DROP), len(rows) and len(rows) + 1
 
     def _resources(self, picture: Picture) -> tuple[list[RenderableType], int]:
         rows = resource_rows(picture)
-        return [table(RESOURCE_HEADS, rows, RESOURCE_FIGURES, one_line=True)], len(rows) and len(rows) + 1
+        return self._table(RESOURCE_HEADS, rows, RESOURCE_FIGURES, RESOURCE_DROP), len(rows) and len(rows) + 1
+
+    def _table(
+        self, heads: Sequence[str], rows: Sequence[list[str | Text]], figures: Sequence[str], drop: Sequence[str]
+    ) -> list[RenderableType]:
+        if self._width is None:
+            return [table(heads, rows, figures)]
+        return list(grid(heads, rows, self._width, figures, drop))
 
     def _problems(self, picture: Picture) -> list[Text]:
         lines = []
@@ -96,7 +112,7 @@ class TopView:
         if shown and len(shown) < len(found):
             text += f"; {self._first + 1:,} to {self._first + len(shown):,} are shown"
         summary = Text(text, style=BAD if sick else QUIET)
-        rows = [table(DEVICE_HEADS, device_rows(shown), ("NUMA",), one_line=left is not None)] if shown else []
+        rows = self._table(DEVICE_HEADS, device_rows(shown), ("NUMA",), DEVICE_DROP) if shown else []
         return [*rows, summary, Text()]
 
     @staticmethod

@@ -25,7 +25,7 @@ from devherd.front.tenants import Tenants
 from devherd.front.writer import WriteBehind
 from devherd.kubelet.identity import Identity
 from devherd.log import event
-from devherd.patience import woken
+from devherd.patience import round_pause, woken
 from devherd.vendor import Manifest
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class Front:
             absent_since = self._absent(absent_since)
             interval = self.configuration.settings.probe.scan_interval
             soon = not good or absent_since is not None
-            await woken(self._hint, min(interval, 1.0) if soon else interval)
+            await woken(self._hint, min(interval, 1.0) if soon else round_pause(interval))
             self._hint.clear()
             good = await self._scan()
 
@@ -221,7 +221,7 @@ class Front:
 
     async def _check_loop(self) -> None:
         while True:
-            await woken(self._check_soon, self.configuration.settings.probe.check_interval)
+            await woken(self._check_soon, round_pause(self.configuration.settings.probe.check_interval))
             self._check_soon.clear()
             if "checks" not in self.probe.capabilities:
                 continue
@@ -252,7 +252,7 @@ class Front:
     async def _kubelet_loop(self) -> None:
         """A kubelet that ends while it has no stream of ours is missed by everything else."""
         while True:
-            await asyncio.sleep(self.configuration.settings.kubelet.poll)
+            await asyncio.sleep(round_pause(self.configuration.settings.kubelet.poll))
             self.journal.kubelet.look()
 
     # -- publishing

@@ -15,7 +15,7 @@ from devherd.front.model import Model
 from devherd.kubelet.checkpoint import read_checkpoint
 from devherd.kubelet.podresources import PodResources, PodResourcesError
 from devherd.log import event
-from devherd.patience import woken
+from devherd.patience import round_pause, woken
 from devherd.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Tenants:
         """Look, for ever."""
         while True:
             await self.look()
-            await woken(self._wake, BUSY if self._model.waiting() else QUIET)
+            await woken(self._wake, round_pause(BUSY if self._model.waiting() else QUIET))
             if self._wake.is_set():
                 self._wake.clear()
                 # An allocation shows up in the checkpoint a little after Allocate returned.

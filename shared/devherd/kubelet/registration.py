@@ -30,6 +30,7 @@ from devherd.kubelet.rivals import Newcomers, Rival, find_rivals
 from devherd.kubelet.server import ResourceServer, Stream
 from devherd.kubelet.verify import Confirmation, Verifier
 from devherd.kubelet.watch import KubeletWatch
+from devherd.patience import round_pause
 
 _LOG = logging.getLogger(__name__)
 _STREAM_DUE = 2.0  # seconds from Register's OK to the stream
@@ -223,7 +224,7 @@ class Registration:
         _LOG.info("registered", extra={"fields": {**self._fields(), "ms": round(self.status.duration_ms, 1)}})
         confirming = self._confirm(stream)
         try:
-            while not await self._changes.until(lambda: self._over(identity), self._poll):
+            while not await self._changes.until(lambda: self._over(identity), round_pause(self._poll)):
                 await self._keep_socket()
         finally:
             if confirming is not None:

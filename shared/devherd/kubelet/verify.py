@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from devherd.kubelet.podresources import PodResources, PodResourcesError
 from devherd.kubelet.rivals import Newcomers, Rival, named
 from devherd.kubelet.server import Stream
+from devherd.patience import round_pause
 
 _GATHER = 0.02  # seconds a question waits for others to join
 _FIRST = 0.03  # seconds after a list was sent; the kubelet takes it in on its own time, and there is no acknowledgement
@@ -108,7 +108,7 @@ class Confirmation:
                 continue
             wanted = {member.id for member in sent.members if member.healthy}
             if shown == wanted:
-                pause = self._soon.pop(0) if self._soon else _until_next_round()
+                pause = self._soon.pop(0) if self._soon else round_pause(_AGAIN)
                 misses, self._empty_since = 0, None
                 judge(True, "", ())
                 continue
@@ -123,7 +123,7 @@ class Confirmation:
         """Rest, and tell whether something ended that early: a new list was sent, or another socket has come."""
         sent, due = stream.sent, monotonic() + pause
         while (left := due - monotonic()) > 0:
-            if await self._wait(lambda: stream.sent is not sent, min(left, _LOOK)):
+            if await self._wait(lambda: stream.sent is not sent, min(left, round_pause(_LOOK))):
                 return True
             if left > _LOOK and self._newcomers.any():
                 self._soon = list(_AFTER_NEWCOMER)
@@ -145,8 +145,3 @@ class Confirmation:
 def _who(wanted: int, shown: int, rivals: tuple[Rival, ...]) -> str:
     text = f"the kubelet shows {shown} devices, we sent {wanted} healthy ones"
     return f"{text}: another server has this resource; {named(rivals)}" if shown else f"{text}; {named(rivals)}"
-
-
-def _until_next_round() -> float:
-    """Seconds to the next common moment: resources share its question, processes (by pid) keep out of each other's."""
-    return 1.0 + _AGAIN - (monotonic() + os.getpid()) % _AGAIN

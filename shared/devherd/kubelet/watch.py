@@ -15,6 +15,7 @@ from time import monotonic
 
 from devherd.kubelet.folder import FolderId, FolderWatch, folder_id
 from devherd.kubelet.identity import Identity, probe_socket
+from devherd.patience import round_pause
 
 _LOG = logging.getLogger(__name__)
 _SPINS = 20  # the gap between bind() and listen() is microseconds: first tries without any pause
@@ -142,13 +143,13 @@ class KubeletWatch:
             self._files.disarm()
             if not self._due and self._file() == self._seen_file:
                 self._notice_death()
-                return self._poll
+                return round_pause(self._poll)
         else:
             self._files.rearm()
         if self.probe_now() is None:
             return self._next_pause()
         self._due = False
-        return self._poll
+        return round_pause(self._poll)
 
     def _notice_death(self) -> None:
         # A kubelet that ends leaves its file as it was, so the poll above sees no change.
@@ -204,7 +205,7 @@ class KubeletWatch:
         if not self._waiters:
             # Nobody lacks a kubelet: the file is remembered, so that only a new one is looked at again.
             self._seen_file = self._file()
-            return self._poll
+            return round_pause(self._poll)
         self._pause = min(self._pause * 2, _SLOWEST, self._poll)
         return self._pause
 
