@@ -50,6 +50,8 @@ def _tune_grpc() -> None:
     """
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # For channels that nobody polls; a thread of ours always does.
+    os.environ.setdefault("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "0")
 
 
 def _without_tls() -> None:
