@@ -155,7 +155,10 @@ class Instance:
         if self._kubelet is None:
             return
         self._kubelet.close()
-        for path in (self._kubelet.socket, self.layout.pod_resources, self.layout.kubelet_control):
+        # One killed between bind and rename leaves its PodResources socket under a temporary name.
+        folder = os.path.dirname(self.layout.pod_resources)
+        left = [entry.path for entry in os.scandir(folder)] if os.path.isdir(folder) else []
+        for path in (self._kubelet.socket, self.layout.kubelet_control, *left):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
