@@ -11,12 +11,10 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
-PR_SET_TIMERSLACK = 29
-PR_GET_TIMERSLACK = 30
 LOCK_FD = "DEVHERD_LOCK_FD"
 """Environment variable in which the launcher names the descriptor of the instance lock."""
 
@@ -104,32 +102,12 @@ def die_with_parent(number: int) -> None:
 
     The setting survives exec, not fork. A parent that died before the call is not noticed: check afterwards.
     """
-    _prctl(PR_SET_PDEATHSIG, number)
-
-
-@contextlib.contextmanager
-def timer_slack(seconds: float) -> Iterator[None]:
-    """Let the kernel wake this thread so much later than asked for (prctl(2), PR_SET_TIMERSLACK).
-
-    Threads started meanwhile keep it. Raises OSError where it cannot be set.
-    """
-    before = _prctl(PR_GET_TIMERSLACK, 0)
-    _prctl(PR_SET_TIMERSLACK, int(seconds * 1e9))
-    try:
-        yield
-    finally:
-        _prctl(PR_SET_TIMERSLACK, before)
-
-
-def _prctl(option: int, value: int) -> int:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    result = int(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0))
-    if result < 0:
+    if libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}, {value}): {os.strerror(code)}")
-    return result
+        raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
 
 
 def adopt_lock() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import os
 import subprocess
 import sys
 import time
 
 import pytest
 from devherd.front.__main__ import main
-from devherd.kubelet.threads import SLACK, start_threads
 from devherd.patience import round_pause
-from devherd.process import timer_slack
 from devherd.sha1 import sha1_hex
 
 FRONT = """
@@ -62,36 +58,6 @@ def test_digests_are_those_of_sha_1() -> None:
 def test_a_wrong_command_line_is_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "usage: devherd.front --plugin NAME" in capsys.readouterr().err
-
-
-def slack_of(thread: int | str) -> float:
-    with open(f"/proc/{thread}/timerslack_ns", encoding="ascii") as file:
-        return int(file.read()) / 1e9
-
-
-def test_grpcs_threads_sleep_well_and_ours_is_punctual() -> None:
-    # In a process of its own: gRPC starts its threads once.
-    code = f"import sys; sys.path[:0] = {sys.path!r}\nimport test_front_light as t; t.in_a_process_of_its_own()"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=os.path.dirname(__file__))
-
-
-def in_a_process_of_its_own() -> None:
-    async def started() -> list[str]:
-        await start_threads()
-        return [thread for thread in os.listdir("/proc/self/task") if thread != str(os.getpid())]
-
-    ours = slack_of("self")
-    threads = asyncio.run(started())
-    assert threads
-    assert {slack_of(thread) for thread in threads} == {SLACK}
-    assert slack_of("self") == ours < SLACK
-
-
-def test_slack_is_given_back() -> None:
-    before = slack_of("self")
-    with timer_slack(0.01):
-        assert slack_of("self") == 0.01
-    assert slack_of("self") == before
 
 
 @pytest.mark.parametrize("seconds", [0.2, 5.0, 30.0])

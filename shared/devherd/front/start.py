@@ -17,7 +17,6 @@ from devherd.front.saved import LastInventory, Memory, Saved
 from devherd.front.spawn import Spawned
 from devherd.health.engine import HealthEngine
 from devherd.kubelet.checkpoint import Held, read_checkpoint
-from devherd.kubelet.threads import start_threads
 from devherd.ledger import Ledger
 from devherd.log import setup
 from devherd.settings import Settings
@@ -44,7 +43,6 @@ def run(plugin: str, reference: str, path: str, probe: Spawned | None) -> int:
 async def _serve(
     reference: str, manifest: Manifest, file: ConfigurationFile, configuration: Configuration, probe: Spawned | None
 ) -> int:
-    await start_threads()
     return await assemble(reference, manifest, file, configuration, probe).run()
 
 
