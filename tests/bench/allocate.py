@@ -7,6 +7,8 @@ import signal
 import time
 from collections.abc import Sequence
 
+from support.frontnode import RESOURCE
+
 from bench.figure import Figure, latency, percentile
 from bench.nodes import BenchNode
 from bench.quiet import Quiet
@@ -26,6 +28,14 @@ def socket_of(node: BenchNode, resource: str) -> str:
     return f"{node.kubelet.places.device_plugins}/{node.resource(resource)['socket']}"
 
 
+def allocation(ids: Sequence[str]) -> bytes:
+    """The kubelet's question for these ids in one container."""
+    from devherd.api import deviceplugin_v1beta1_pb2 as pb
+
+    asked = pb.ContainerAllocateRequest(devices_ids=ids)
+    return pb.AllocateRequest(container_requests=[asked]).SerializeToString()
+
+
 def durations(plugin: PluginSocket, method: str, requests: Sequence[bytes]) -> list[float]:
     """Seconds of each call."""
     found = []
@@ -39,18 +49,13 @@ def durations(plugin: PluginSocket, method: str, requests: Sequence[bytes]) -> l
 
 def measure(quiet: Quiet) -> list[Figure]:
     """Eight devices in one call, so many times; the empty call tells what of it is gRPC."""
-    from devherd.api import deviceplugin_v1beta1_pb2 as pb
-    from support.frontnode import RESOURCE
-
     # The long deadline keeps the hung probe from being replaced while the second row is measured.
     with BenchNode(settings={"probe": {"deadline": 600.0, "scan_interval": 3600.0}}) as node:
         node.up(allocatable=DEVICES)
         node.settled()
         ids = [row["id"] for row in node.devices().values()]
         assert len(ids) == DEVICES
-        request = pb.AllocateRequest(
-            container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)]
-        ).SerializeToString()
+        request = allocation(ids)
         with PluginSocket(socket_of(node, RESOURCE)) as plugin:
             durations(plugin, "Allocate", [request] * 200)
             empty = quiet.rounds(3, lambda: durations(plugin, "GetDevicePluginOptions", [b""] * CALLS))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from support.frontnode import RESOURCE
+
 from bench import processes
+from bench.allocate import allocation, durations, socket_of
 from bench.figure import Figure, latency, megabytes
 from bench.nodes import BenchNode, last_event, listed_at
 from bench.quiet import Quiet
+from bench.wire import PluginSocket
 
 RESOURCES = 60
 RESTARTS = (5, 4)
@@ -46,6 +51,7 @@ def measure_devices(quiet: Quiet) -> list[Figure]:
         *(_figure(size) for size in sizes),
         _growth(_sized(quiet, 8, changes=1), sizes[0], sizes[-1]),
         _too_many(quiet),
+        _meanwhile(),
     ]
 
 
@@ -119,6 +125,37 @@ def _growth(base: Sized, small: Sized, large: Sized) -> Figure:
         "how many times as much one device costs at the larger size (time until told; memory above that of 8 devices)",
         "linear (≤ 1.2)",
         times <= 1.2 and memory <= 1.2,
+    )
+
+
+def _meanwhile() -> Figure:
+    """Allocate while the front takes in a list of the largest size."""
+    found: list[float] = []
+    done = threading.Event()
+    with BenchNode(bare(COUNTS[-1])) as node:
+        node.up()
+        node.settled()
+        rows = node.devices()
+        kept = [rows[f"/dev/x{COUNTS[-1] - number}"]["id"] for number in range(1, 9)]
+
+        def ask() -> None:
+            with PluginSocket(socket_of(node, RESOURCE)) as plugin:
+                while not done.is_set():
+                    found.extend(durations(plugin, "Allocate", [allocation(kept)]))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            for number in range(CHANGES):
+                _change(node, number)
+        finally:
+            done.set()
+            asking.join()
+    return latency(
+        "devices.allocate",
+        f"Allocate, 8 devices, while one of {COUNTS[-1]:,} goes",
+        found,
+        f"asked all the time during {CHANGES} changes; the longest waits while the front makes the new list",
     )
 
 
