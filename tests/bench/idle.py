@@ -35,7 +35,7 @@ def measure(quiet: Quiet) -> list[Figure]:
                 f"idle CPU, {role}",
                 f"{percent:.3f} % of a core",
                 {"percent": percent},
-                f"run time of its threads in {ROUNDS} times {SECONDS:g} s, registered, a pod running, default intervals",
+                f"run time of its threads, {ROUNDS} × {SECONDS:g} s, registered, a pod running, default intervals",
                 "≤ 0.1 %",
                 percent <= 0.1,
             )
