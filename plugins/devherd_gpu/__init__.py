@@ -1,0 +1,1 @@
+"""GPU plugins: gpu-nvidia, gpu-amd and gpu-intel, one program each."""

@@ -1,0 +1,1 @@
+"""What the GPU plugins share: selectors, sharing, names, labels."""
