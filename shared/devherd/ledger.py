@@ -87,7 +87,7 @@ class Ledger:
     def stale(self, resource: str, device: Device) -> str:
         """Why the answer given for this device would be wrong now; empty: it is still right, or none was given."""
         answer = self.answer(resource, device.id)
-        return "" if answer is None else _difference(answer.parts, device.parts)
+        return "" if answer is None else _difference(answer.parts, device)
 
     def stale_in(self, resource: str, found: Mapping[str, Device]) -> dict[str, str]:
         """The same for all found devices of a resource: id -> reason, only those that are stale."""
@@ -104,8 +104,9 @@ def _first(item: tuple[str, Answer]) -> str:
     return item[0]
 
 
-def _difference(given: Parts, now: Parts) -> str:
+def _difference(given: Parts, device: Device) -> str:
     """Compare only what names a physical device: an operator who edits a mount or a variable must not lose pods."""
+    now = device.parts
     by_path: dict[str, list[Node]] = {}
     for node in now.nodes:
         by_path.setdefault(node.host_path, []).append(node)
@@ -115,10 +116,11 @@ def _difference(given: Parts, now: Parts) -> str:
             return f"answer stale: {node.host_path} is no longer part of this device"
         if not any(_same_device(node, other) for other in present):
             return f"answer stale: {node.host_path} is now {_name(present[0])}, was {_name(node)}"
-    lost = sorted(set(given.cdi) - set(now.cdi))
+    lost = sorted(set(given.cdi).difference(now.cdi, device.names))
     if lost:
         return f"answer stale: CDI device {lost[0]} is no longer part of this device"
-    return ""
+    other = sorted(set(given.picks).difference(device.names, now.picks))
+    return f"answer stale: {other[0]} no longer leads to this device" if other else ""
 
 
 def _same_device(given: Node, now: Node) -> bool:

@@ -39,6 +39,10 @@ class Paths(Struct, frozen=True, forbid_unknown_fields=True):
         "/var/lib/kubelet/pod-resources/kubelet.sock"
     )
     cdi: Annotated[AbsolutePath, Meta(description="CDI specification folder")] = "/var/run/cdi"
+    features: Annotated[
+        AbsolutePath,
+        Meta(description="where Node Feature Discovery reads local features; without the folder none are written"),
+    ] = "/etc/kubernetes/node-feature-discovery/features.d"
     machine_id: Annotated[AbsolutePath, Meta(description="file with the machine's id")] = "/etc/machine-id"
 
 

@@ -142,3 +142,27 @@ def test_it_holds_exactly_the_last_answer_of_each_held_id(
             ledger = Ledger.load(msgspec.json.decode(msgspec.json.encode(ledger.dump()), type=SavedLedger))
         assert {(a.resource, a.id): a.parts for a in ledger.answers()} == expected
         assert [(a.resource, a.id) for a in ledger.answers()] == sorted(expected)
+
+
+def picked(*picks: str, names: tuple[str, ...], cdi: tuple[str, ...] = ()) -> Device:
+    return Device("four", ("pci:0000:04:00.0",), Parts(picks=picks, cdi=cdi), names=names)
+
+
+def test_a_name_that_a_runtime_picks_by_must_still_lead_to_the_device() -> None:
+    """GPU 1 is lost, so what was index 4 is index 3: the variable in the old answer leads to a neighbour."""
+    ledger = ledger_of(picked("index:4", names=("index:4", "uuid:GPU-4")))
+    assert ledger.stale(RES, picked("index:4", names=("index:4", "uuid:GPU-4"))) == ""
+    moved = picked("index:3", names=("index:3", "uuid:GPU-4"))
+    assert ledger.stale(RES, moved) == "answer stale: index:4 no longer leads to this device"
+
+
+def test_answers_by_another_name_stay_right_while_that_name_leads_there() -> None:
+    """The operator changes the id strategy: pods that were given an index keep it, new ones get the UUID."""
+    ledger = ledger_of(picked("index:4", names=("index:4", "uuid:GPU-4")))
+    assert ledger.stale(RES, picked("uuid:GPU-4", names=("index:4", "uuid:GPU-4"))) == ""
+
+
+def test_a_cdi_name_that_is_still_specified_is_no_reason() -> None:
+    ledger = ledger_of(picked(names=(), cdi=("v.example/gpu=4",)))
+    assert ledger.stale(RES, picked(names=("v.example/gpu=4",))) == ""
+    assert "CDI device v.example/gpu=4" in ledger.stale(RES, picked(names=()))

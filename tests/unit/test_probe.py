@@ -8,15 +8,20 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 from devherd.probe import wire
+from devherd.probe.files import Files
 from devherd.probe.frames import FrontLink
 from devherd.probe.loop import serve
-from devherd.values import Device, Evidence, Inventory, Parts, Resource
+from devherd.settings import Paths
+from devherd.values import Device, Evidence, HostFile, Inventory, Parts, Resource
 from devherd.vendor import Vendor
+
+NOWHERE = Paths(cdi="/nonexistent/cdi", features="/nonexistent/features", state="/nonexistent/state")
 
 
 class Front:
@@ -41,9 +46,9 @@ class Front:
 
 
 @contextmanager
-def probing(vendor: object) -> Iterator[tuple[Front, wire.Ready]]:
+def probing(vendor: object, paths: Paths = NOWHERE) -> Iterator[tuple[Front, wire.Ready]]:
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=serve, args=(FrontLink(theirs), cast(Vendor, vendor)))
+    thread = threading.Thread(target=serve, args=(FrontLink(theirs), cast(Vendor, vendor), Files(paths, "plugin")))
     thread.start()
     front = Front(ours)
     try:
@@ -287,7 +292,7 @@ def test_sources_that_cannot_be_opened_do_not_stop_the_probe() -> None:
 
 def test_stop_ends_it_and_a_second_configure_is_refused() -> None:
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=serve, args=(FrontLink(theirs), Plain("d0")))
+    thread = threading.Thread(target=serve, args=(FrontLink(theirs), Plain("d0"), Files(NOWHERE, "plugin")))
     thread.start()
     front = Front(ours)
     assert isinstance(front.receive(), wire.Ready)
@@ -302,3 +307,24 @@ def test_stop_ends_it_and_a_second_configure_is_refused() -> None:
     front._file.close()
     ours.close()
     theirs.close()
+
+
+class WithFiles(Plain):
+    path = ""
+
+    def scan(self) -> Inventory:
+        found = super().scan()
+        wanted = (HostFile(self.path, "text"), HostFile("/elsewhere/x", "text"))
+        return Inventory(found.resources, files=wanted)
+
+
+def test_files_are_on_the_host_before_the_scan_is_answered(tmp_path: Path) -> None:
+    vendor = WithFiles("d0")
+    vendor.path = str(tmp_path / "cdi" / "a.json")
+    paths = Paths(cdi=str(tmp_path / "cdi"), features=str(tmp_path / "f"), state=str(tmp_path))
+    with probing(vendor, paths) as (front, _):
+        reply = front.ask(wire.Scan(1))
+        assert (tmp_path / "cdi" / "a.json").read_text() == "text"
+        assert reply.inventory.files == ()
+        assert [one.what for one in reply.inventory.skipped] == ["/elsewhere/x"]
+        assert reply.inventory.resources == vendor.scan().resources

@@ -15,7 +15,18 @@ from devherd.ledger import Ledger
 from devherd.settings import Settings
 from devherd.snapshot import CONFLICT, GONE, STALE, Remembered, build, expire
 from devherd.tenancy import Tenancy
-from devherd.values import Device, Evidence, Inventory, Member, Parts, Preference, Skipped, Snapshot, Verdict
+from devherd.values import (
+    Device,
+    Evidence,
+    Inventory,
+    Member,
+    Parts,
+    Preference,
+    Resource,
+    Skipped,
+    Snapshot,
+    Verdict,
+)
 
 
 class Refused(Exception):
@@ -41,11 +52,18 @@ class Board:
     lost: dict[str, Device] = field(default_factory=dict)
     pre_start: bool = False
     preference: Preference | None = None
+    limit: int = 0
+    limit_text: str = ""
     withdrawn: bool = False
 
     def known(self, id: str) -> Device | None:
         """The device as it is, or as it was when it was last seen; for people."""
         return self.found.get(id) or self.lost.get(id)
+
+    def adopt(self, resource: Resource) -> None:
+        """Take over how the resource is to be served."""
+        self.pre_start, self.preference = resource.pre_start, resource.preference
+        self.limit, self.limit_text = resource.limit, resource.limit_text
 
     @property
     def things(self) -> frozenset[str]:
@@ -82,7 +100,7 @@ class Model:
             board = self._board(resource.name)
             if same_boot:
                 board.found = {device.id: device for device in resource.devices}
-                board.pre_start, board.preference = resource.pre_start, resource.preference
+                board.adopt(resource)
             else:
                 self._remember(board, resource.devices, wall)
         if same_boot:
@@ -108,7 +126,8 @@ class Model:
             self._remember(board, (device for id, device in board.found.items() if id not in found), wall)
             board.found = found
             board.remembered = {id: kept for id, kept in board.remembered.items() if id not in found}
-            board.pre_start, board.preference, board.withdrawn = resource.pre_start, resource.preference, False
+            board.adopt(resource)
+            board.withdrawn = False
         for name, board in self.boards.items():
             if name not in listed:
                 self._remember(board, board.found.values(), wall)
@@ -191,8 +210,12 @@ class Model:
     def parts(self, resource: str, ids: Iterable[str]) -> dict[str, Parts]:
         """The answer parts of these ids, in id order. Raises Refused."""
         board = self.boards[resource]
+        wanted = sorted(set(ids))
+        if 0 < board.limit < len(wanted):
+            text = board.limit_text or f"{resource}: a container may ask for at most {board.limit}; found {{found}}"
+            raise Refused(text.replace("{found}", str(len(wanted))))
         found = {}
-        for id in sorted(set(ids)):
+        for id in wanted:
             member, device = board.members.get(id), board.found.get(id)
             if member is None:
                 raise Refused(f"{resource}: no device {id}", unknown=True)

@@ -7,15 +7,16 @@ import select
 import time
 
 from devherd.probe import wire
+from devherd.probe.files import Files
 from devherd.probe.frames import Ended, FrontLink
 from devherd.probe.sources import Sources
 from devherd.probe.work import Work, capabilities
 from devherd.vendor import Vendor
 
 
-def serve(link: FrontLink, vendor: Vendor) -> None:
+def serve(link: FrontLink, vendor: Vendor, files: Files) -> None:
     """Say that we are ready and work until the front says Stop or is gone. Raises msgspec.DecodeError on rubbish."""
-    work = Work(vendor)
+    work = Work(vendor, files)
     sources = Sources(vendor)
     sources.open()
     try:

@@ -10,6 +10,7 @@ import msgspec
 from devherd.host import Host
 from devherd.log import event, setup
 from devherd.probe import wire
+from devherd.probe.files import Files
 from devherd.probe.frames import Ended, FrontLink
 from devherd.probe.loop import serve
 from devherd.probe.work import failed
@@ -52,7 +53,7 @@ def run(sock: socket.socket, plugin: str, reference: str) -> int:
         except (Exception, SystemExit) as error:
             link.send(failed(configure.number, error, f"loading the vendor of {plugin}"))
             return 1
-        serve(link, vendor)
+        serve(link, vendor, Files(configure.settings.paths, plugin))
     except Ended:
         pass
     except msgspec.DecodeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from devherd.probe import wire
+from devherd.probe.files import Files
 from devherd.values import Device, Evidence, Inventory
 from devherd.vendor import Checks, Prepares, Repairs, Vendor, Watches
 
@@ -32,8 +33,9 @@ def failed(number: int, error: BaseException, doing: str) -> wire.Failed:
 class Work:
     """Answers requests with one vendor, and remembers the last scan for the checks."""
 
-    def __init__(self, vendor: Vendor) -> None:
+    def __init__(self, vendor: Vendor, files: Files) -> None:
         self._vendor = vendor
+        self._files = files
         self._devices: tuple[Device, ...] = ()
         self._digest = ""
         self._life = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -61,7 +63,7 @@ class Work:
 
     def _scan(self, request: wire.Scan) -> wire.Reply:
         started = time.monotonic()
-        inventory = self._vendor.scan()
+        inventory = self._published(self._vendor.scan())
         seconds = time.monotonic() - started
         body = self._encoder.encode(inventory)
         digest = self._digest_of(body)
@@ -71,6 +73,13 @@ class Work:
             self._devices = tuple(device for resource in inventory.resources for device in resource.devices)
             self._digest = digest
         return wire.Scanned(request.number, digest, seconds, None if digest == request.known else inventory)
+
+    def _published(self, inventory: Inventory) -> Inventory:
+        """The inventory without its files, which are on the host now, and with what could not be written."""
+        problems = self._files.publish(inventory.files)
+        if not inventory.files and not problems:
+            return inventory
+        return msgspec.structs.replace(inventory, files=(), skipped=(*inventory.skipped, *problems))
 
     def _digest_of(self, body: bytes) -> str:
         # Python keys its 64-bit hash anew in each process, so a digest carries the life it means something in.

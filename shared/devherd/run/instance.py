@@ -214,7 +214,7 @@ class Instance:
             paths |= self.node.paths()
         if self.wish.simulate_kubelet:
             paths |= {"device_plugins": layout.device_plugins, "pod_resources": layout.pod_resources}
-            paths |= {"cdi": layout.at("cdi")}
+            paths |= {"cdi": layout.at("cdi"), "features": layout.at("features")}
         merged: dict[str, Any] = {"paths": paths}
         for section, values in settings.items():
             merged[section] = {**merged.get(section, {}), **values} if isinstance(values, Mapping) else values

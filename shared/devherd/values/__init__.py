@@ -7,7 +7,7 @@ number (`c:10:229`). Health, claims and stale answers are all about things; ids 
 
 from devherd.values.answer import Composed, Mount, Node, Parts
 from devherd.values.device import Claim, Device
-from devherd.values.inventory import NOTHING_NOW, Inventory, Preference, Resource, Skipped
+from devherd.values.inventory import NOTHING_NOW, HostFile, Inventory, Preference, Resource, Skipped
 from devherd.values.snapshot import Member, Snapshot
 from devherd.values.verdict import HEALTHY, Clears, Evidence, Severity, Verdict
 
@@ -19,6 +19,7 @@ __all__ = [
     "Composed",
     "Device",
     "Evidence",
+    "HostFile",
     "Inventory",
     "Member",
     "Mount",

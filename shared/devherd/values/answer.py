@@ -31,13 +31,18 @@ class Mount(Struct, frozen=True, omit_defaults=True):
 
 
 class Parts(Struct, frozen=True, omit_defaults=True):
-    """One device's share of a container's answer. CDI names are `vendor/class=name`."""
+    """One device's share of a container's answer. CDI names are `vendor/class=name`.
+
+    `picks` are the names by which a runtime finds the device where the answer holds no node of it (`index:3` for a
+    variable with an index). They are no part of the answer: see `Device.names`.
+    """
 
     nodes: tuple[Node, ...] = ()
     mounts: tuple[Mount, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     cdi: tuple[str, ...] = ()
+    picks: tuple[str, ...] = ()
 
 
 class Composed(Struct, frozen=True):

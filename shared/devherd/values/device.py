@@ -19,6 +19,8 @@ class Device(Struct, frozen=True, omit_defaults=True):
 
     `things` are the physical devices it stands on (health follows each of them). `numa` holds the NUMA
     node numbers, empty when unknown (sysfs says -1). `attributes` are facts for people: driver, serial, rule.
+    `names` are all names by which a runtime would find this device now (`index:3`, `uuid:GPU-...`), whichever of them
+    its answer uses: an answer given earlier is stale once one of its `Parts.picks` is no longer among them.
     """
 
     id: str
@@ -27,3 +29,4 @@ class Device(Struct, frozen=True, omit_defaults=True):
     numa: tuple[int, ...] = ()
     attributes: dict[str, str] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
+    names: tuple[str, ...] = ()
