@@ -79,6 +79,7 @@ def test_a_file_that_cannot_be_written_is_named_and_costs_no_other(paths: Paths)
     assert problem.what == f"{paths.cdi}/a.json"
     assert "cannot be written: " in problem.reason
     assert Path(paths.cdi, "b.json").read_text() == "two"
+    assert sorted(os.listdir(paths.cdi)) == ["a.json", "b.json"]
 
 
 def test_a_damaged_memory_blocks_nothing(paths: Paths) -> None:

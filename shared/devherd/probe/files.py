@@ -68,9 +68,7 @@ class Files:
                 return None
             os.makedirs(folder, mode=0o755, exist_ok=True)
             # Readers of these folders take any name with their extension, so a temporary file has none of them.
-            temporary = os.path.join(folder, f".{name}.devherd-new")
-            _put(temporary, file.text)
-            os.replace(temporary, file.path)
+            _replace(file.path, os.path.join(folder, f".{name}.devherd-new"), file.text)
             self._seen[file.path] = (file.text, _signature(file.path))
         except OSError as error:
             return Skipped(file.path, RULE, f"cannot be written: {error.strerror or error}")
@@ -105,6 +103,16 @@ def _signature(path: str) -> tuple[int, ...]:
     except OSError:
         return ()
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _replace(path: str, temporary: str, text: str) -> None:
+    try:
+        _put(temporary, text)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _put(path: str, text: str) -> None:
