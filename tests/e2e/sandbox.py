@@ -1,0 +1,138 @@
+"""Private namespaces for all that the suite starts: the machine's kubelet folders, ports, devices, processes stay out.
+
+`enter` runs a Python module again in namespaces of its own: mounts (private /var/lib/kubelet, /dev, /run, /etc/cdi
+and /etc/kubernetes), processes (all of them end with the first one), and network (loopback only, with one more address
+for the node, because a kubelet refuses a loopback one). Needs root, which a kubelet needs anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+INSIDE = "DEVHERD_E2E_SANDBOX"
+NODE_ADDRESS = "10.99.0.1"
+KUBELET = "/var/lib/kubelet"
+_KEPT_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "kmsg", "fuse", "kvm", "loop-control")
+_LOOPS = 16
+
+
+class Unusable(Exception):
+    """This machine cannot hold the sandbox; the text says what is missing."""
+
+
+def missing() -> list[str]:
+    """What this machine lacks, each with what to do; empty: all is there."""
+    lacks = []
+    if os.geteuid() != 0:
+        lacks.append("root: containerd and the kubelet need it (run it with sudo)")
+    packages = {"containerd": "containerd", "runc": "runc", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
+    lacks += [f"{name}: install the package {package}" for name, package in packages.items() if not shutil.which(name)]
+    if busybox() is None:
+        lacks.append("a static busybox: install the package busybox-static")
+    return lacks
+
+
+def busybox() -> Path | None:
+    """A busybox that needs no libraries."""
+    for place in ("/bin/busybox", "/usr/bin/busybox", "/usr/lib/busybox/busybox"):
+        if os.path.exists(place) and b"ld-linux" not in Path(place).read_bytes()[:4096]:
+            return Path(place)
+    return None
+
+
+def inside() -> bool:
+    """Whether this process is in the sandbox."""
+    return bool(os.environ.get(INSIDE))
+
+
+def enter(module: str, arguments: list[str], folder: Path) -> None:
+    """Run `python -m module arguments` in the sandbox in place of this process; return at once when already inside.
+
+    `folder` holds the private copies. Raises Unusable.
+    """
+    if inside():
+        return
+    lacks = missing()
+    if lacks:
+        raise Unusable("; ".join(lacks))
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--uts", "--ipc", "--"),
+        *(sys.executable, "-m", "e2e.sandbox", str(folder), module, *arguments),
+    ]
+    tests = str(Path(__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])}
+    os.execvpe(command[0], command, environment)
+
+
+def furnish(folder: Path) -> None:
+    """Inside: mount what is private, bring up the network."""
+    _run("mount", "--make-rprivate", "/")
+    for place in (KUBELET, "/etc/cdi", "/run", "/etc/kubernetes"):
+        os.makedirs(place, exist_ok=True)
+    # Kubelets, containerd and runc keep sockets and state below /run, whatever they are told.
+    for place, options in (("/run", "mode=755"), ("/etc/kubernetes", "mode=755"), ("/etc/cdi", "mode=755")):
+        _run("mount", "-t", "tmpfs", "-o", options, "tmpfs", place)
+    kubelet = folder / "kubelet"
+    kubelet.mkdir(exist_ok=True)
+    _run("mount", "--bind", str(kubelet), KUBELET)
+    _devices(folder)
+    _run("ip", "link", "set", "lo", "up")
+    _run("ip", "address", "add", f"{NODE_ADDRESS}/32", "dev", "lo")
+    _run("hostname", "devherd-e2e")
+
+
+def _devices(folder: Path) -> None:
+    """A /dev of our own, so that device nodes can come and go."""
+    made = folder / "dev"
+    made.mkdir(exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", "mode=755,dev", "tmpfs", str(made))
+    for name in (*_KEPT_DEVICES, *(f"loop{n}" for n in range(_LOOPS))):
+        source = Path("/dev", name)
+        if source.exists():
+            status = source.stat()
+            os.mknod(made / name, status.st_mode, status.st_rdev)
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        (made / name).symlink_to(target)
+    for name, kind in (("shm", "tmpfs"), ("mqueue", "mqueue")):
+        (made / name).mkdir()
+        _run("mount", "-t", kind, kind, str(made / name))
+    (made / "pts").mkdir()
+    _run("mount", "-t", "devpts", "-o", "newinstance,ptmxmode=0666,mode=620", "devpts", str(made / "pts"))
+    _run("mount", "--move", str(made), "/dev")
+
+
+def make_node(path: str, major: int, minor: int) -> None:
+    """A character device node in the sandbox's /dev. Nobody opens it; a container only has to see the right one."""
+    if not inside():
+        raise Unusable("device nodes are made in the sandbox only")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unusable(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def main() -> int:
+    """`python -m e2e.sandbox FOLDER MODULE ARGUMENTS`: the first process of the sandbox."""
+    folder, module, *arguments = sys.argv[1:]
+    try:
+        furnish(Path(folder))
+    except Unusable as problem:
+        print(f"no sandbox: {problem}", file=sys.stderr)
+        return 1
+    os.environ[INSIDE] = "1"
+    # A process of its own: the first one of a namespace gets no default signal actions and all orphans.
+    return subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
