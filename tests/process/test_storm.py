@@ -8,16 +8,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.rival import SOCKET
 from support.storm import Storm
-from support.two_vendors import TwoVendors
+from support.two_vendors import SmallDisks, TwoVendors
 
 SECONDS = float(os.environ.get("DEVHERD_STORM_SECONDS") or 60)
 SEED = int(os.environ.get("DEVHERD_STORM_SEED") or random.randrange(1_000_000))
@@ -31,32 +29,15 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class SmallDisks(TwoVendors):
-    """With file systems of its own for /run and /var, where that is possible."""
-
-    disks = False
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        places = [self.layout.state, self.layout.run]
-        self.disks = os.geteuid() == 0 and all(self._mount(place) for place in places)
-
-    @staticmethod
-    def _mount(place: str) -> bool:
-        options = ["-t", "tmpfs", "-o", "size=4m,mode=0755", "none", place]
-        return subprocess.run(["mount", *options], check=False, capture_output=True).returncode == 0
-
-    def unmount(self) -> None:
-        for place in (self.layout.state, self.layout.run):
-            while subprocess.run(["umount", "-l", place], check=False, capture_output=True).returncode == 0:
-                pass
+class Node(SmallDisks, TwoVendors):
+    """What the storm happens to."""
 
 
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallDisks]:
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     folder = tempfile.mkdtemp(prefix="dh", dir="/tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-    running = SmallDisks("s", SETTINGS, kubelet_options={"admit_gap_ms": ADMIT_GAP}, exec_gap=1.5)
+    running = Node("s", SETTINGS, kubelet_options={"admit_gap_ms": ADMIT_GAP}, exec_gap=1.5)
     try:
         running.start()
         yield running
@@ -70,7 +51,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallDisks]:
 
 
 @pytest.mark.timeout(SECONDS + 240)
-def test_storm(node: SmallDisks) -> None:
+def test_storm(node: Node) -> None:
     print(f"storm: SECONDS={SECONDS:g} SEED={SEED} small disks: {node.disks}")
     storm = Storm(node, SEED, node.disks)
     try:
@@ -78,10 +59,7 @@ def test_storm(node: SmallDisks) -> None:
         storm.run(SECONDS)
         storm.finish()
     except BaseException:
-        print("what happened last:", *storm.history[-25:], sep="\n")
-        for path in sorted(Path(node.layout.log).glob("*.log")):
-            print(f"{path.name}:\n{path.read_text(errors='replace')[-5000:]}")
+        print(storm.story())
         print(f"again: make storm SECONDS={SECONDS:g} SEED={SEED}")
         raise
-    happened = ", ".join(f"{name} {count}" for name, count in sorted(storm.counts.items()))
-    print(f"{sum(storm.counts.values())} things happened to {storm.pods} pods: {happened}")
+    print(f"{storm.summary()}; {storm.pods} pods")

@@ -1,28 +1,21 @@
-"""A node to which everything happens, in an order that a seed decides, and what must hold all the while."""
+"""A simulated node to which everything happens, in an order that a seed decides, and what must hold all the while."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
-import resource
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from devherd.control import ControlError
-from devherd.process import read_command, read_stat
-from devherd.run import leftovers
 from devherd.sim.client import SimError
 from devherd.sim.node import Node
 
 from support import naughty_vendor
 from support.rival import RivalProcess
-from support.situation import full, limited
+from support.turmoil import Action, Broken, Turmoil
 from support.two_vendors import TwoVendors
 
 TOTALS = {"example.com/accelerator": 8, "example.com/serial": 4, "example.com/kvm": 10}
@@ -34,28 +27,23 @@ CALM = 25.0
 """Seconds within which everything must be right again after whatever happened."""
 
 
-class Broken(AssertionError):
-    """An invariant did not hold."""
+class Storm(Turmoil):
+    """A simulated node's turmoil: `start`, `run` for a while, `finish`."""
 
-
-class Storm:
-    """Things happen by `step`; `check` raises Broken. `history` is what happened, for people."""
+    node: TwoVendors
 
     def __init__(self, node: TwoVendors, seed: int, disks: bool) -> None:
-        self.node = node
-        self.random = random.Random(seed)
-        self.history: list[str] = []
+        super().__init__(node, seed)
         self.pods = 0
-        self.counts: dict[str, int] = {}
-        self._began = time.monotonic()
+        self._disks = disks
         self._held: dict[str, Any] = {}
         self._broken: set[str] = set()
         self._frozen_life = 0
         self._rival_at = 0.0
-        self._violations: list[str] = []
-        self._over = threading.Event()
-        self._monitor = threading.Thread(target=self._watch_processes, daemon=True)
-        self._actions: list[tuple[Callable[[], None], int]] = [
+
+    def actions(self) -> list[tuple[Action, int]]:
+        """What may happen, and how often beside the others."""
+        return [
             (self.restart_kubelet, 6),
             (self.start_kubelet_twice, 3),
             (self.kubelet_away, 2),
@@ -82,10 +70,8 @@ class Storm:
             (self.no_descriptors, 2),
             (self.no_memory_for_the_probe, 1),
             (self.rival, 2),
-            *([(self.fill_state, 2), (self.fill_run, 2)] if disks else []),
+            *([(self.fill_state, 2), (self.fill_run, 2)] if self._disks else []),
         ]
-
-    # The run
 
     def start(self) -> None:
         """Pods that must live through all of it."""
@@ -94,31 +80,20 @@ class Storm:
         self.client.wait_resource(naughty_vendor.RESOURCE, allocatable=naughty_vendor.COUNT, timeout=20)
         for name, count in PODS.items():
             self.add_pod(name, count)
-        self._monitor.start()
+        self.start_watching()
 
-    def run(self, seconds: float) -> None:
-        """One thing after the other, now and then without a rest in between, until the time is up."""
-        end = time.monotonic() + seconds
-        names, weights = zip(*self._actions, strict=True)
-        while time.monotonic() < end:
-            for action in self.random.choices(names, weights, k=self.random.choice((1, 1, 1, 2, 3))):
-                self._do(action)
-            self.calm()
-            self.turn_over_pods()
-
-    def _do(self, action: Callable[[], None]) -> None:
-        name = action.__name__
-        self.counts[name] = self.counts.get(name, 0) + 1
-        self.history.append(f"{time.monotonic() - self._began:7.2f} {name}")
+    def before_each(self) -> None:
+        """A kubelet."""
         if not self.node.kubelet.alive:
             self.node.kubelet.start()
-        action()
+
+    def in_between(self) -> None:
+        """Pods come and go."""
+        self.turn_over_pods()
 
     def finish(self) -> None:
         """The last look: nothing is left that should not be."""
-        self._over.set()
-        self._monitor.join()
-        self.check_processes()
+        self.stop_watching()
         fronts = self.fronts()
         if {name: len(pids) for name, pids in fronts.items()} != {"generic": 1, "naughty": 1}:
             raise Broken(f"fronts at the end: {fronts}")
@@ -198,34 +173,6 @@ class Storm:
                 streams[event["resource"]] = streams.get(event["resource"], 0) + step
             elif event["what"] == "register" and ours and streams.get(event["resource"], 0) > 0:
                 raise Broken(f"registered with a stream open: {event}")
-
-    def check_processes(self) -> None:
-        """What the monitor saw."""
-        if self._violations:
-            raise Broken(self._violations[0])
-
-    def _watch_processes(self) -> None:
-        while not self._over.wait(0.15):
-            for plugin, pids in self.fronts().items():
-                if len(pids) > 1:
-                    self._violations.append(f"two fronts for {plugin}: {pids}")
-
-    def fronts(self) -> dict[str, list[int]]:
-        """Fronts that run now, by plugin: not those that still wait in the launcher, or that are ending.
-
-        A front that starts its probe is, for a moment, two processes that look the same: its own fork is none either.
-        """
-        seen: dict[int, tuple[str, int]] = {}
-        for pid in leftovers.marked(self.node.layout.folder):
-            command, stat = read_command(pid), read_stat(pid)
-            if "devherd.front" not in command or "devherd.launcher" in command or stat is None or stat.state in "ZX":
-                continue
-            seen[pid] = (command[command.index("--plugin") + 1], stat.parent)
-        found: dict[str, list[int]] = {}
-        for pid, (plugin, parent) in seen.items():
-            if parent not in seen:
-                found.setdefault(plugin, []).append(pid)
-        return found
 
     # Pods
 
@@ -335,68 +282,12 @@ class Storm:
             if self.chance():
                 path.unlink(missing_ok=True)
 
-    # What happens: our processes
-
-    def kill_front(self) -> None:
-        """SIGKILL."""
-        self.signal_front(signal.SIGKILL)
-
-    def end_front(self) -> None:
-        """SIGTERM, as supervisorctl would."""
-        self.signal_front(signal.SIGTERM)
-
-    def signals(self) -> None:
-        """Many, at any moment of a front's life."""
-        if self.chance():
-            self.kill_front()
-        for _ in range(60):
-            for pid in self.fronts().get("generic", []):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, self.random.choice((signal.SIGUSR1, signal.SIGHUP)))
-            time.sleep(0.005)
-
-    def kill_probe(self) -> None:
-        """SIGKILL."""
-        self.signal_probe(signal.SIGKILL)
-
-    def stop_probe(self) -> None:
-        """It hangs; nobody ever wakes it."""
-        self.signal_probe(signal.SIGSTOP)
-
-    def kill_watcher(self) -> None:
-        """Once, or so often that it crash-loops."""
-        for _ in range(self.random.choice((1, 1, 4))):
-            for pid in leftovers.marked(self.node.layout.folder):
-                if "devherd_watcher" in read_command(pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
-
-    def kill_supervisord(self) -> None:
-        """And start it again, at once or while its orphans still go."""
-        pid = self.node.supervisor.pid
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(self.random.choice((0.0, 0.02, 0.3)))
-        self.node.supervisor.start()
-
     def reboot(self) -> None:
         """From a calm node: what was lost before is not the reboot's."""
         self.calm()
         self.node.reboot()
         # A front that is killed before the first pod is admitted again costs pods, whoever wrote it.
         self.calm()
-
-    def signal_front(self, number: int) -> None:
-        """To one of them."""
-        for pid in self.fronts().get(self.random.choice(("generic", "generic", "naughty")), []):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def signal_probe(self, number: int) -> None:
-        """To the generic plugin's."""
-        with contextlib.suppress(ControlError, ProcessLookupError, TypeError):
-            os.kill(self.node.front("generic")["probe"]["pid"], number)
 
     # What happens: the node
 
@@ -415,52 +306,6 @@ class Storm:
             node.break_device(path)
             self._broken.add(path)
 
-    def break_configuration(self) -> None:
-        """A typo, loaded, and mended."""
-        path = Path(self.node.layout.at("etc", "plugins.d", "generic.yaml"))
-        good = path.read_text(encoding="utf-8")
-        path.write_text(self.random.choice(("{", "devices: 7\n", good + "\nnonsense: 1\n")), encoding="utf-8")
-        for pid in self.fronts().get("generic", []):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGHUP)
-        if self.chance():
-            self.kill_front()
-        time.sleep(0.3)
-        path.write_text(good, encoding="utf-8")
-        for pid in self.fronts().get("generic", []):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGHUP)
-
-    def misbehave(self) -> None:
-        """The other vendor, for a while."""
-        self.node.mood(self.random.choice(("crash", "hang", "memory", "kill")))
-        time.sleep(0.5 + self.random.random())
-        self.node.mood("good")
-
-    def move_clock(self) -> None:
-        """The other vendor's, by hours or years."""
-        self.node.move_clock(self.random.choice((-1.0, 1.0)) * 10 ** self.random.randrange(3, 8))
-
-    def no_descriptors(self) -> None:
-        """For a second, with a kubelet that comes just then."""
-        self._limited(resource.RLIMIT_NOFILE, 3, self.fronts().get("generic", []))
-
-    def no_memory_for_the_probe(self) -> None:
-        """Any allocation may fail."""
-        with contextlib.suppress(ControlError, ProcessLookupError):
-            pid = self.node.front("generic")["probe"]["pid"]
-            if pid:
-                self._limited(resource.RLIMIT_AS, 1 << 20, [pid])
-
-    def _limited(self, kind: int, soft: int, pids: list[int]) -> None:
-        with contextlib.ExitStack() as stack:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    stack.enter_context(limited(pid, kind, soft))
-            if self.chance():
-                self.node.kubelet.restart()
-            time.sleep(0.7)
-
     def rival(self) -> None:
         """Another server takes a resource, and goes again. Seldom: its return is meant to take ever longer."""
         if time.monotonic() - self._rival_at < 90 or not self.node.kubelet.alive:
@@ -477,23 +322,3 @@ class Storm:
                     raise Broken(f"a rival has {CONTESTED}, and we say {rows[CONTESTED]}")
                 time.sleep(0.05)
         self._rival_at = time.monotonic()
-
-    def fill_state(self) -> None:
-        """/var is full."""
-        self._filled(self.node.layout.state)
-
-    def fill_run(self) -> None:
-        """/run is full."""
-        self._filled(self.node.layout.run)
-
-    def _filled(self, place: str) -> None:
-        with full(place):
-            if self.chance():
-                self.node.kubelet.restart(hard=True)
-            if self.chance():
-                self.kill_front()
-            time.sleep(0.5 + self.random.random())
-
-    def chance(self) -> bool:
-        """Heads or tails."""
-        return self.random.random() < 0.5

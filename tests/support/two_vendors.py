@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,20 +33,11 @@ stdout_logfile = {log}/naughty.log
 """
 
 
-class TwoVendors(Instance):
-    """Use as an Instance. `mood` sets what the second vendor does from its next scan on."""
+class WithNaughty(Instance):
+    """The second vendor beside whatever else an instance has. `mood` sets what it does from its next scan on.
 
-    def __init__(self, name: str, settings: Mapping[str, Any] | None = None, **wish: Any) -> None:
-        merged = {
-            "vendors": ["naughty"],
-            "probe": {"scan_interval": 0.3, "deadline": 0.7, "restart_max": 1.0},
-            **(settings or {}),
-        }
-        super().__init__(Wish(settings=merged, **wish), name)
-
-    def __enter__(self) -> TwoVendors:
-        self.start()
-        return self
+    Its settings must allow the vendor: `vendors: [naughty]`.
+    """
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -81,3 +74,41 @@ class TwoVendors(Instance):
     def front(self, plugin: str) -> dict[str, Any]:
         """A front's status. Raises ControlError."""
         return ask(self.layout.at("run", f"{plugin}.control.sock"), {"op": "status"})
+
+
+class TwoVendors(WithNaughty):
+    """A simulated node with the generic plugin and the second vendor."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any] | None = None, **wish: Any) -> None:
+        merged = {
+            "vendors": ["naughty"],
+            "probe": {"scan_interval": 0.3, "deadline": 0.7, "restart_max": 1.0},
+            **(settings or {}),
+        }
+        super().__init__(Wish(settings=merged, **wish), name)
+
+    def __enter__(self) -> TwoVendors:
+        self.start()
+        return self
+
+
+class SmallDisks(WithNaughty):
+    """With file systems of its own for /run and /var, where that is possible; `disks` says whether it was."""
+
+    disks = False
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        places = [self.layout.state, self.layout.run]
+        self.disks = os.geteuid() == 0 and all(self._mount(place) for place in places)
+
+    @staticmethod
+    def _mount(place: str) -> bool:
+        options = ["-t", "tmpfs", "-o", "size=4m,mode=0755", "none", place]
+        return subprocess.run(["mount", *options], check=False, capture_output=True).returncode == 0
+
+    def unmount(self) -> None:
+        """Let go of them; whoever stops the instance removes the folders."""
+        for place in (self.layout.state, self.layout.run):
+            while subprocess.run(["umount", "-l", place], check=False, capture_output=True).returncode == 0:
+                pass
