@@ -13,6 +13,8 @@ from devherd_gpu.amd.kfd import XGMI
 
 _PCIE = 2
 _WORST = 90
+LARGEST = 256
+"""Devices up to which all pairs are weighed; beyond that only which GPU each belongs to."""
 
 
 def affinity(members: Sequence[tuple[str, Gpu, Partition]]) -> Mapping[str, int]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from devherd.host.tree import Tree
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -47,6 +51,17 @@ class NodeFiles:
         real = self.real(logical)
         if not os.path.isdir(real):
             os.makedirs(real, exist_ok=True)
+
+    def plant(self, tree: Tree) -> None:
+        """Write a whole piece of hardware. Device nodes are plain files; `write_rdev_table` is for their numbers."""
+        for folder in tree.folders:
+            self.folder(folder)
+        for path, text in tree.files.items():
+            self.write(path, text)
+        for path, target in tree.links.items():
+            self.link(path, target)
+        for path in tree.nodes:
+            self.write(path, "")
 
     @property
     def rdev_table(self) -> str:
