@@ -36,6 +36,10 @@ TAKEN = 75
 """Exit status when somebody else holds the lock for good (EX_TEMPFAIL): worth another try later."""
 NOT_FOUND = 127
 
+ABSENT = 69
+"""Exit status when the hardware is not there (EX_UNAVAILABLE), the only expected one."""
+ABSENT_AFTER = 12.0
+"""Seconds before that: supervisord takes an end within `startsecs` (10) for a failed start."""
 WAIT = 10
 """Seconds to wait for a supervised holder to go. An orphan has half of it after SIGTERM, and half after SIGKILL."""
 STEP = 0.1
@@ -47,8 +51,9 @@ HOLD_STOPPED = 10.0
 NUMBERS = ("--nice", "--nofile", "--memory", "--oom", "--wait")
 HELP = (
     "usage: devherd.launcher --name NAME --lock FILE [--supervisor] [--nice N] [--nofile N] [--memory MIB] [--oom N]"
-    " [--wait SECONDS] -- COMMAND [ARGUMENT...]"
+    " [--wait SECONDS] [--hardware WORD,... [--sys DIR] [--known FILE]] -- COMMAND [ARGUMENT...]"
 )
+TEXTS = ("--name", "--lock", "--hardware", "--sys", "--known")
 
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -65,6 +70,9 @@ class Options(NamedTuple):
     memory: int | None = None
     oom: int | None = None
     wait: int = WAIT
+    hardware: str = ""
+    sys: str = "/sys"
+    known: str = ""
 
 
 class Holder(NamedTuple):
@@ -117,7 +125,7 @@ def parse(arguments: list[str]) -> Options:
         option = rest.pop(0)
         if option == "--supervisor":
             supervisor = True
-        elif option in ("--name", "--lock", *NUMBERS) and rest:
+        elif option in (*TEXTS, *NUMBERS) and rest:
             values[option] = rest.pop(0)
         else:
             raise Stop(USAGE, f"unknown or incomplete option {option!r}; {HELP}")
@@ -125,7 +133,8 @@ def parse(arguments: list[str]) -> Options:
     if not command or not values.get("--name") or not values.get("--lock"):
         raise Stop(USAGE, HELP)
     numbers = {key[2:]: _number(key, values[key]) for key in NUMBERS if key in values}
-    return Options(values["--name"], values["--lock"], command, supervisor, **numbers)
+    texts = {key[2:]: values[key] for key in TEXTS[2:] if key in values}
+    return Options(values["--name"], values["--lock"], command, supervisor, **numbers)._replace(**texts)
 
 
 def _number(option: str, text: str) -> int:
@@ -302,6 +311,56 @@ def end_orphan(holder: Holder, name: str, grace: float, say: Callable[[str], Non
     raise Stop(TAKEN, f"{name}: pid {holder.pid} survives SIGKILL (stuck in the kernel); not starting beside it")
 
 
+def look_for_hardware(options: Options) -> None:
+    """Go on only where the program may have something to serve; else wait as long as a good start takes, and stop.
+
+    `--hardware pci:10de:03,path:/dev/dxg`: a PCI function of a vendor (and a class that begins so), or a path, is
+    there. `--known` is the program's last inventory: one that is not empty is looked after, whatever is there now.
+    A look costs a millisecond; the program itself, with its probe, half a second of a processor at every boot of a
+    node that has no such hardware. Raises Stop.
+    """
+    if not options.hardware or _known(options.known) or any(_there(word, options.sys) for word in _words(options)):
+        return
+    _wait_stoppable(ABSENT_AFTER)
+    raise Stop(ABSENT, f"no hardware for {options.name} here ({options.hardware}); it is started when some appears")
+
+
+def _words(options: Options) -> list[str]:
+    return [word for word in options.hardware.split(",") if word]
+
+
+def _known(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return b'"resources":[' in file.read()
+    except OSError:
+        return False
+
+
+def _there(word: str, sysfs: str) -> bool:
+    kind, _, rest = word.partition(":")
+    if kind == "path":
+        return os.path.exists(rest)
+    vendor, _, of_class = rest.partition(":")
+    folder = os.path.join(sysfs, "bus/pci/devices")
+    try:
+        return any(_function(os.path.join(folder, name), vendor, of_class) for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _function(folder: str, vendor: str, of_class: str) -> bool:
+    return _attribute(folder, "vendor") == f"0x{vendor}" and _attribute(folder, "class").startswith(f"0x{of_class}")
+
+
+def _attribute(folder: str, name: str) -> str:
+    try:
+        with open(os.path.join(folder, name), encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def _wait_stoppable(seconds: float) -> None:
     """Sleep; a stop request that is pending behind our mask ends us, as it would have without the mask."""
     number = signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, seconds)
@@ -323,6 +382,7 @@ def launch(arguments: list[str]) -> NoReturn:
     set_limits(options, say)
     fd = take_lock(options.lock, options.name, options.wait, say)
     wait_while_held(os.path.splitext(options.lock)[0] + ".hold", options.name, say)
+    look_for_hardware(options)
     os.environ[LOCK_FD] = str(fd)
     try:
         os.execvp(options.command[0], options.command)

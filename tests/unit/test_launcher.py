@@ -298,6 +298,47 @@ def test_what_may_not_be_set_is_said_and_skipped(scene: Scene) -> None:
     assert "cannot set oom_score_adj 100000" in process.communicate()[1]
 
 
+def function(scene: Scene, vendor: str, of_class: str) -> None:
+    folder = f"{scene.folder}/sys/bus/pci/devices/0000:01:00.0"
+    os.makedirs(folder, exist_ok=True)
+    for name, text in (("vendor", vendor), ("class", of_class)):
+        with open(f"{folder}/{name}", "w") as file:
+            file.write(text + "\n")
+
+
+def wanting(scene: Scene, words: str, *more: str) -> list[str]:
+    return scene.command("look", "--hardware", words, "--sys", f"{scene.folder}/sys", *more)
+
+
+@pytest.mark.parametrize("words", ["pci:10de", "pci:10de:03", "pci:1002,pci:10de:03", "path:/dev/null"])
+def test_with_its_hardware_a_program_starts(scene: Scene, words: str) -> None:
+    function(scene, "0x10de", "0x030200")
+    assert "nofile" in scene.heard(scene.start(*wanting(scene, words)))
+
+
+def test_a_program_that_served_something_before_starts_whatever_is_there_now(scene: Scene) -> None:
+    known = f"{scene.folder}/generic.inventory.json"
+    with open(known, "w") as file:
+        file.write('{"kind":"inventory"}\n{"boot_id":"b","inventory":{"resources":[{"name":"a/b"}]}}\n')
+    assert "nofile" in scene.heard(scene.start(*wanting(scene, "pci:10de", "--known", known)))
+
+
+def test_without_its_hardware_a_program_ends_after_startsecs_with_the_expected_status(scene: Scene) -> None:
+    function(scene, "0x10de", "0x068000")
+    began = time.monotonic()
+    process = scene.start(*wanting(scene, "pci:10de:03,pci:1002,path:/dev/nothing"))
+    assert process.wait(30) == 69
+    assert time.monotonic() - began > 10
+    assert "no hardware for generic" in process.communicate()[1]
+
+
+def test_a_wait_for_hardware_can_be_stopped(scene: Scene) -> None:
+    process = scene.start(*wanting(scene, "pci:10de"))
+    until(lambda: os.path.exists(scene.lock) and os.path.getsize(scene.lock))
+    process.terminate()
+    assert process.wait(5) == 143
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [

@@ -90,9 +90,17 @@ def _command(value: str, layout: Layout) -> str:
             words.pop(0)
             continue
         kept.append(word)
-        if word == "--nofile" and words:
+        if word == "--sys" and words:
+            kept.append(_sysfs(words.pop(0), layout))
+        elif word == "--nofile" and words:
             kept.append(_allowed(words.pop(0)))
     return " ".join(_quoted(word, layout) for word in kept)
+
+
+def _sysfs(real: str, layout: Layout) -> str:
+    """The simulated node's sysfs, where the instance has such a node."""
+    simulated = os.path.join(layout.node, "sys")
+    return simulated if os.path.isdir(simulated) else real
 
 
 def _allowed(wanted: str) -> str:
