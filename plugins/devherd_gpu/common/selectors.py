@@ -1,7 +1,7 @@
 """Selectors: which GPUs a rule is about, by index, id, PCI address, model, device id or partition profile.
 
-A selector is a text `kind:pattern`; `*`, `?` and `[..]` match as in file names, without regard to case. Kinds that speak
-for themselves need no prefix: `3` and `0:1` are indices, `GPU-...` and `MIG-...` ids, `0000:1b:00.0` a PCI address.
+A selector is a text `kind:pattern`; `*`, `?` and `[..]` match as in file names, without regard to case. Some speak for
+themselves and need no prefix: `3` and `0:1` are indices, `GPU-...` and `MIG-...` ids, `0000:1b:00.0` a PCI address.
 """
 
 from __future__ import annotations
@@ -57,21 +57,18 @@ def parse(text: str) -> Selector:
     )
 
 
-def problems(texts: Iterable[str]) -> list[tuple[int, str]]:
-    """Place and message of each text that is no selector."""
-    found: list[tuple[int, str]] = []
-    for place, text in enumerate(texts):
-        try:
-            parse(text)
-        except ValueError as error:
-            found.append((place, str(error)))
-    return found
+def problem(text: str) -> str:
+    """Why a text is no selector; empty when it is one."""
+    try:
+        parse(text)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def parse_all(texts: Sequence[str]) -> tuple[Selector, ...]:
     """The selectors that can be read; a configuration that was checked has no others."""
-    wrong = {place for place, _ in problems(texts)}
-    return tuple(parse(text) for place, text in enumerate(texts) if place not in wrong)
+    return tuple(parse(text) for text in texts if not problem(text))
 
 
 def any_fits(selectors: Iterable[Selector], facts: Facts) -> bool:
