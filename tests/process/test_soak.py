@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 from devherd.run import leftovers
 from devherd.run.instance import Instance, Wish
 from devherd.sim.node import Node
+from support.usage import Usage, usage
 
 RESTARTS = int(os.environ.get("DEVHERD_SOAK_RESTARTS", "200"))
 REBOOTS = int(os.environ.get("DEVHERD_SOAK_REBOOTS", "50"))
@@ -29,15 +29,6 @@ PODS = {
     "example.com/kvm": (3, 10),
 }
 MEGABYTE = 1024
-
-
-@dataclass(frozen=True)
-class Usage:
-    """One process: private memory in KiB, descriptors, threads."""
-
-    private: int
-    descriptors: int
-    threads: int
 
 
 @pytest.fixture(params=["subfolder", "top"])
@@ -108,15 +99,13 @@ def summary(values: list[float]) -> str:
     return f"min {ordered[0]:.1f}, median {ordered[len(ordered) // 2]:.1f}, max {ordered[-1]:.1f}"
 
 
-def usage(instance: Instance) -> dict[int, Usage]:
+def used(instance: Instance) -> dict[int, Usage]:
     """Every process of the instance that outlives a kubelet restart; the watcher's short-lived children are none."""
     found = {}
     for pid in leftovers.marked(instance.layout.folder):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if pid != instance.kubelet.pid:
-                found[pid] = Usage(
-                    private(pid), len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
-                )
+                found[pid] = usage(pid)
     return found
 
 
@@ -124,12 +113,6 @@ def our_sockets(instance: Instance) -> list[str]:
     """Not those that a killed kubelet left in its own folder."""
     found = leftovers.find(instance.layout.folder).sockets
     return [path for path in found if not path.startswith(os.path.dirname(instance.layout.pod_resources))]
-
-
-def private(pid: int) -> int:
-    """A process's own memory. Anonymous pages count whether or not a child that was just forked still shares them."""
-    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-        return sum(int(line.split()[1]) for line in file if line.startswith("Anonymous:"))
 
 
 def command(pid: int) -> str:
@@ -146,8 +129,8 @@ def test_restarts_cost_no_pod_and_nothing_grows(instance: Instance) -> None:
         instance.kubelet.restart(hard=bool(cycle % 2))
         check(instance, before, f"restart {cycle}")
         if cycle == RESTARTS // 2 - 1:
-            half, sockets = usage(instance), our_sockets(instance)
-    end = usage(instance)
+            half, sockets = used(instance), our_sockets(instance)
+    end = used(instance)
     print(f"{RESTARTS} restarts; second half, private KiB per process:")
     lasting = {pid: now for pid, now in end.items() if pid in half}
     commands = " ".join(map(command, lasting))

@@ -71,7 +71,7 @@ class WithNaughty(Instance):
         """good, crash, hang, memory or kill."""
         Path(self._mood_file).write_text(mood, encoding="utf-8")
 
-    def front(self, plugin: str) -> dict[str, Any]:
+    def front(self, plugin: str = "generic") -> dict[str, Any]:
         """A front's status. Raises ControlError."""
         return ask(self.layout.at("run", f"{plugin}.control.sock"), {"op": "status"})
 
