@@ -10,10 +10,10 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 .DEFAULT_GOAL := help
-.PHONY: help run test storm lint unit format proto docs bench e2e packages clean
+.PHONY: help run test storm lint unit format proto docs bench e2e e2e-skew packages clean
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z0-9]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
 run: $(STAMP) ## supervisord, plugins, an embedded kubelet and node, live until Ctrl-C; ARGS=--once walks the main job
 	@exec $(BIN)/devherd run --simulate $(ARGS)
@@ -49,8 +49,11 @@ docs: $(STAMP) ## generate docs/configuration.md and docs/metrics.md
 bench: $(STAMP) ## measure the budgets on this machine
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
-e2e: $(STAMP) ## tests on a real kubelet (root)
-	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+e2e: $(STAMP) ## tests on a real kubelet of the newest version (root; builds it once, minutes); ARGS is for pytest
+	@PYTHONPATH=tests $(BIN)/python -m e2e $(ARGS)
+
+e2e-skew: $(STAMP) ## what depends on the kubelet's version, on every version and in both socket layouts
+	@PYTHONPATH=tests $(BIN)/python -m e2e --all-lines -m skew $(ARGS)
 
 packages: $(STAMP) ## a wheel in dist/; DEB and RPM follow
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

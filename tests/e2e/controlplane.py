@@ -41,6 +41,20 @@ class ControlPlane:
             ]
         )
 
+    @property
+    def running(self) -> bool:
+        """Whether the API server runs."""
+        return self.api.running
+
+    def wait_ready(self, node: str, timeout: float = 90.0) -> None:
+        """Wait until the node counts as ready."""
+
+        def ready() -> bool:
+            conditions = self.get("node", node).get("status", {}).get("conditions", [])
+            return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+        wait(ready, timeout, f"node {node} is ready", every=0.3)
+
     def stop(self) -> None:
         """Stop all three."""
         for program in (self.scheduler, self.api, self.etcd):

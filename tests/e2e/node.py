@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +71,7 @@ class RealNode:
         self.manifests.mkdir(exist_ok=True)
         self.shared = base / "shared"
         self.shared.mkdir(exist_ok=True)
+        self.earlier = base / "kubelet.earlier.log"
         self._binary = kubelet
         self._topology = topology
         self._verbosity = verbosity
@@ -93,8 +96,31 @@ class RealNode:
             self.cluster.stop()
         self.containerd.stop()
 
+    def fresh(self) -> None:
+        """A node that never had a pod or a plugin, with a healthy kubelet; containerd and the control plane stay."""
+        self.kubelet_stop(signal.SIGKILL)
+        if not self.containerd.program.running:
+            self.containerd.start()
+        self.containerd.containers_gone()
+        for path in self.manifests.glob("*.json"):
+            path.unlink()
+        _empty(Path(sandbox.KUBELET))
+        self.earlier.unlink(missing_ok=True)
+        self.kubelet.log.unlink(missing_ok=True)
+        if self.cluster:
+            if not self.cluster.running:
+                self.cluster.start()
+            self.cluster.kubectl("delete", "pods,nodes", "--all", "--force", "--grace-period=0", check=False)
+        self.kubelet_start()
+        self.wait_healthy()
+        if self.cluster:
+            self.cluster.wait_ready(NAME)
+
     def kubelet_start(self) -> None:
-        """Start the kubelet and return at once."""
+        """Start the kubelet and return at once. The log of the life before goes to the end of `earlier`."""
+        if self.kubelet.log.exists():
+            with open(self.earlier, "ab") as earlier:
+                earlier.write(self.kubelet.log.read_bytes())
         config = self.base / "kubelet.json"
         config.write_text(json.dumps(self._kubelet_configuration()))
         command = [
@@ -135,6 +161,10 @@ class RealNode:
         if before_kubelet is not None:
             before_kubelet()
         self.kubelet_start()
+
+    def panics(self) -> list[str]:
+        """Lines of a crash in the logs since `fresh`."""
+        return [line for path in (self.earlier, self.kubelet.log) for line in KubeletLog(path).panics()]
 
     def wait_healthy(self, timeout: float = 120.0) -> None:
         """Wait until the kubelet's health page says ok and its device socket is there."""
@@ -275,6 +305,19 @@ class RealNode:
             "maxPods": 250,
             **self._configuration,
         }
+
+
+def _empty(folder: Path) -> None:
+    """Remove all in it, pods' volumes unmounted first."""
+    with open("/proc/self/mounts") as mounts:
+        places = [line.split()[1] for line in mounts]
+    for place in reversed([place for place in places if place.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "-l", place], check=False, capture_output=True)
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def _get(url: str) -> str:

@@ -61,7 +61,8 @@ def manifest(
 class ContainerView:
     """One container's state. `waiting` is why it does not run (`CrashLoopBackOff`), empty otherwise.
 
-    `health` maps resource -> device id -> `Healthy`, `Unhealthy` or `Unknown` (allocatedResourcesStatus).
+    `health` maps resource -> device id -> `Healthy`, `Unhealthy` or `Unknown` (allocatedResourcesStatus). `init`: a
+    plain init container, not a sidecar.
     """
 
     id: str
@@ -71,6 +72,7 @@ class ContainerView:
     message: str
     exit_code: int | None
     health: Mapping[str, Mapping[str, str]]
+    init: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ class PodView:
 
     @property
     def running(self) -> bool:
-        """Every container runs."""
-        return self.phase == "Running" and all(one.running for one in self.containers.values())
+        """Every container runs, those apart whose turn is over before the others start."""
+        return self.phase == "Running" and all(one.running for one in self.containers.values() if not one.init)
 
     @property
     def failed(self) -> bool:
@@ -100,18 +102,20 @@ def view(pod: Mapping[str, Any]) -> PodView:
     """From the API's document."""
     status = pod.get("status", {})
     states = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    specs = pod.get("spec", {}).get("initContainers", [])
+    init = {one["name"] for one in specs if one.get("restartPolicy") != "Always"}
     return PodView(
         name=pod["metadata"]["name"],
         uid=pod["metadata"].get("uid", ""),
         phase=status.get("phase", ""),
         reason=status.get("reason", ""),
         message=status.get("message", ""),
-        containers={one["name"]: _container(one) for one in states},
+        containers={one["name"]: _container(one, one["name"] in init) for one in states},
         raw=pod,
     )
 
 
-def _container(state: Mapping[str, Any]) -> ContainerView:
+def _container(state: Mapping[str, Any], init: bool) -> ContainerView:
     now = state.get("state", {})
     waiting, ended = now.get("waiting", {}), now.get("terminated", {})
     return ContainerView(
@@ -125,4 +129,5 @@ def _container(state: Mapping[str, Any]) -> ContainerView:
             one["name"]: {each["resourceID"]: each.get("health", "") for each in one.get("resources", [])}
             for one in state.get("allocatedResourcesStatus", [])
         },
+        init=init,
     )

@@ -47,7 +47,7 @@ class Containerd:
         self._folder = folder
         self._programs = programs
         self._images = folder / "images.tar"
-        self.socket = "/run/e2e-containerd/containerd.sock"
+        self.socket = f"/run/e2e-{folder.name}/containerd.sock"
         self.program = Program("containerd", folder)
 
     @property

@@ -17,6 +17,8 @@ from pathlib import Path
 INSIDE = "DEVHERD_E2E_SANDBOX"
 NODE_ADDRESS = "10.99.0.1"
 KUBELET = "/var/lib/kubelet"
+FOLDER = "DEVHERD_E2E_FOLDER"
+_REMOVE = "DEVHERD_E2E_REMOVE"
 _KEPT_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "kmsg", "fuse", "kvm", "loop-control")
 _LOOPS = 16
 
@@ -30,7 +32,14 @@ def missing() -> list[str]:
     lacks = []
     if os.geteuid() != 0:
         lacks.append("root: containerd and the kubelet need it (run it with sudo)")
-    packages = {"containerd": "containerd", "runc": "runc", "ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
+    packages = {
+        "containerd": "containerd",
+        "runc": "runc",
+        "ip": "iproute2",
+        "unshare": "util-linux",
+        "mount": "mount",
+        "openssl": "openssl",
+    }
     lacks += [f"{name}: install the package {package}" for name, package in packages.items() if not shutil.which(name)]
     if busybox() is None:
         lacks.append("a static busybox: install the package busybox-static")
@@ -50,13 +59,16 @@ def inside() -> bool:
     return bool(os.environ.get(INSIDE))
 
 
-def enter(module: str, arguments: list[str], folder: Path) -> None:
+def enter(module: str, arguments: list[str], folder: Path, *, remove: bool = False) -> None:
     """Run `python -m module arguments` in the sandbox in place of this process; return at once when already inside.
 
-    `folder` holds the private copies. Raises Unusable.
+    `folder` holds the private copies, and goes at the end with `remove` (unless DEVHERD_E2E_KEEP is set).
+    Raises Unusable.
     """
     if inside():
         return
+    if remove and not os.environ.get("DEVHERD_E2E_KEEP"):
+        os.environ[_REMOVE] = "1"
     lacks = missing()
     if lacks:
         raise Unusable("; ".join(lacks))
@@ -130,8 +142,22 @@ def main() -> int:
         print(f"no sandbox: {problem}", file=sys.stderr)
         return 1
     os.environ[INSIDE] = "1"
-    # A process of its own: the first one of a namespace gets no default signal actions and all orphans.
-    return subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
+    os.environ[FOLDER] = folder
+    try:
+        # A process of its own: the first one of a namespace gets no default signal actions and all orphans.
+        return subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode
+    finally:
+        if os.environ.get(_REMOVE):
+            _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Nobody else is in these namespaces, so what is still mounted there is nobody's."""
+    with open("/proc/self/mounts") as mounts:
+        places = [line.split()[1] for line in mounts]
+    for place in reversed([place for place in places if place.startswith((folder, KUBELET))]):
+        subprocess.run(["umount", "-l", place], check=False, capture_output=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -166,3 +166,8 @@ class Suite(Instance):
     def boot(self, timeout: float = 60.0) -> None:
         """Start as a boot does; returns when the watcher is ready, which is when systemd goes on."""
         self.supervisor.start(timeout)
+
+    def power_cycle(self) -> None:
+        """Both, for `RealNode.reboot`."""
+        self.crash()
+        self.boot()
