@@ -400,6 +400,24 @@ def test_a_reset_does_not_clear_what_an_operator_must() -> None:
     assert lowered(subject, LATER + 101) == set()
 
 
+def test_a_source_that_saw_the_reset_ends_what_only_a_reset_ends_once() -> None:
+    subject = engine()
+    subject.observe([hard(kind="ecc", clears=Clears.RESET), hard(kind="bent", clears=Clears.OPERATOR)], LATER, WALL)
+    proof = Evidence("t0", "ecc", False, clears=Clears.RESET)
+    subject.observe([proof, Evidence("t0", "bent", False, clears=Clears.RESET)], LATER + 5, WALL)
+    subject.observe([proof], LATER + 10, WALL)  # said again, which must not start the wait anew
+    assert lowered(subject, LATER + 15) == {"t0"}
+    assert [line.partition(":")[0] for line in subject.explain("t0", LATER + 15)] == ["bent"]
+
+
+def test_a_reset_that_a_source_saw_is_about_every_kind_of_fault() -> None:
+    subject = engine()
+    subject.observe([hard(kind="ecc", clears=Clears.RESET), hard("t1", "ecc", Clears.RESET)], LATER, WALL)
+    subject.observe([Evidence("t0", "", False, clears=Clears.RESET), Evidence("t9", "", False)], LATER + 5, WALL)
+    assert lowered(subject, LATER + 14) == {"t0", "t1"}
+    assert lowered(subject, LATER + 15) == {"t1"}
+
+
 def test_an_operators_word_ends_everything_at_once_and_forgets_relapses() -> None:
     subject = engine()
     fail_and_recover(subject, LATER)

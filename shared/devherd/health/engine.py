@@ -101,7 +101,7 @@ class HealthEngine:
             if item.bad:
                 self._bad(item, source, now, wall)
             else:
-                self._good(item.thing, item.kind, now)
+                self._good(item.thing, item.kind, now, item.clears)
         if not seen:
             return
         looked = seen if isinstance(seen, (set, frozenset)) else frozenset(seen)
@@ -261,15 +261,17 @@ class HealthEngine:
         elif fault.active:
             self.dirty = True
 
-    def _good(self, thing: str, kind: str, now: float) -> None:
-        record = self._things.get(thing)
-        fault = record.faults.get(kind) if record else None
-        if record is None or fault is None:
-            return
-        if fault.active:
-            fault.better(now)
-        else:
-            del record.faults[kind]
+    def _good(self, thing: str, kind: str, now: float, by: Clears = Clears.PROBE) -> None:
+        """Good evidence (about every kind: an empty one). `by`: a good probe proves it, or a reset that was seen, ..."""
+        record = self._things.get(thing) or _Thing()
+        for fault in [fault for fault in record.faults.values() if kind in ("", fault.kind)]:
+            if not fault.active:
+                del record.faults[fault.kind]
+            elif fault.clears is not Clears.PROBE and RANK[Clears.PROBE] < RANK[by] >= RANK[fault.clears]:
+                fault.cleared(now)
+                self.dirty = True
+            else:
+                fault.better(now)
 
     def _lapsed(self, record: _Thing, fault: Fault, now: float) -> bool:
         """Whether a pending event fault is so old that the next event starts a new stretch."""

@@ -27,7 +27,9 @@ class Clears(str, Enum):
 class Evidence(Struct, frozen=True, omit_defaults=True):
     """One observation about one thing. `kind` is the sort of fault (`gone`, `link`, `xid-79`).
 
-    `bad=False` says that this kind is fine now. `reason` is one short sentence for a person.
+    `bad=False` says that this kind is fine now, and `clears` then is what proves it: a good probe, or something
+    stronger that the source saw happen (`RESET`: the device was reset), which also ends faults that only that ends.
+    With an empty `kind` it is about every kind of fault of the thing. `reason` is one short sentence for a person.
     """
 
     thing: str
