@@ -262,7 +262,7 @@ class HealthEngine:
             self.dirty = True
 
     def _good(self, thing: str, kind: str, now: float, by: Clears = Clears.PROBE) -> None:
-        """Good evidence (about every kind: an empty one). `by`: a good probe proves it, or a reset that was seen, ..."""
+        """Good evidence; an empty kind: about all. `by` is what proves it: a good probe, a reset that was seen, ..."""
         record = self._things.get(thing) or _Thing()
         for fault in [fault for fault in record.faults.values() if kind in ("", fault.kind)]:
             if not fault.active:
