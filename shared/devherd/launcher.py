@@ -22,7 +22,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from devherd.process import LOCK_FD, Handle, alive, close_all_but, die_with_parent, read_stat
 
@@ -132,8 +132,8 @@ def parse(arguments: list[str]) -> Options:
     command = rest[1:]
     if not command or not values.get("--name") or not values.get("--lock"):
         raise Stop(USAGE, HELP)
-    numbers = {key[2:]: _number(key, values[key]) for key in NUMBERS if key in values}
-    texts = {key[2:]: values[key] for key in TEXTS[2:] if key in values}
+    numbers: dict[str, Any] = {key[2:]: _number(key, values[key]) for key in NUMBERS if key in values}
+    texts: dict[str, Any] = {key[2:]: values[key] for key in TEXTS[2:] if key in values}
     return Options(values["--name"], values["--lock"], command, supervisor, **numbers)._replace(**texts)
 
 
@@ -319,14 +319,16 @@ def look_for_hardware(options: Options) -> None:
     A look costs a millisecond; the program itself, with its probe, half a second of a processor at every boot of a
     node that has no such hardware. Raises Stop.
     """
-    if not options.hardware or _known(options.known) or any(_there(word, options.sys) for word in _words(options)):
+    if has_hardware(options):
         return
     _wait_stoppable(ABSENT_AFTER)
     raise Stop(ABSENT, f"no hardware for {options.name} here ({options.hardware}); it is started when some appears")
 
 
-def _words(options: Options) -> list[str]:
-    return [word for word in options.hardware.split(",") if word]
+def has_hardware(options: Options) -> bool:
+    """Whether there is anything to start for, or no condition."""
+    words = [word for word in options.hardware.split(",") if word]
+    return not words or _known(options.known) or any(_there(word, options.sys) for word in words)
 
 
 def _known(path: str) -> bool:

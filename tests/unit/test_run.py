@@ -172,7 +172,7 @@ def test_only_the_programs_asked_for_are_rendered(folder: str) -> None:
     layout.make()
     render(layout, ["watcher"])
     assert os.listdir(f"{layout.etc}/supervisord.d") == ["watcher.conf"]
-    with pytest.raises(MissingFiles, match="generic, .*watcher"):
+    with pytest.raises(MissingFiles, match=r"generic, .*watcher"):
         render(layout, ["toaster"])
 
 
@@ -240,3 +240,18 @@ def test_leftover_sockets_are_found_bound_or_as_files(folder: str) -> None:
         os.unlink(f"{folder}/run/b.sock")
         assert leftovers.find(folder).sockets == (f"{folder}/run/a.sock",)
     assert len(leftovers.find(folder)) == 0
+
+
+def test_a_simulated_node_runs_no_program_whose_hardware_it_lacks(folder: str) -> None:
+    layout = Layout(f"{folder}/in")
+    layout.make()
+    function = Path(layout.node, "sys/bus/pci/devices/0000:01:00.0")
+    function.mkdir(parents=True)
+    render(layout)
+    there = {path.stem for path in Path(layout.etc, "supervisord.d").iterdir()}
+    assert "generic" in there
+    assert "gpu-amd" not in there
+    (function / "vendor").write_text("0x1002\n")
+    (function / "class").write_text("0x120000\n")
+    render(layout)
+    assert Path(layout.etc, "supervisord.d", "gpu-amd.conf").exists()

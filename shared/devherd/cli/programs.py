@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
+import time
 import xmlrpc.client
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from devherd.cli.place import Place
+from devherd.process import read_command, read_stat
 
+LAUNCHER = "devherd.launcher"
 ABSENT_EXIT = 69
 """A plugin whose hardware is absent ends with this code and is started again when hardware appears."""
 
@@ -20,6 +24,7 @@ class Program:
     """One program: supervisord's state word, pid (0: none), exit code and its own description.
 
     `started` is when it was last started, Unix seconds; 0: never, because it is off unless somebody wants it.
+    `looking`: its launcher found no hardware for it and waits as long as supervisord wants before it says so.
     """
 
     name: str
@@ -28,10 +33,11 @@ class Program:
     exit_code: int
     description: str
     started: int = 0
+    looking: bool = False
 
     def worth_telling(self) -> bool:
         """False for a program an operator would not miss: its hardware is absent."""
-        return not (self.state == "EXITED" and self.exit_code == ABSENT_EXIT)
+        return not self.looking and not (self.state == "EXITED" and self.exit_code == ABSENT_EXIT)
 
     def words(self) -> str:
         """Its state in a sentence."""
@@ -58,18 +64,29 @@ def programs(place: Place) -> list[Program]:
         listed = cast("list[dict[str, Any]]", proxy.supervisor.getAllProcessInfo())
     except (OSError, xmlrpc.client.Error, http.client.HTTPException):
         return []
-    return [_program(item) for item in sorted(listed, key=lambda item: str(item.get("name")))]
+    return [_program(item, place) for item in sorted(listed, key=lambda item: str(item.get("name")))]
 
 
-def _program(item: dict[str, Any]) -> Program:
+def _program(item: dict[str, Any], place: Place) -> Program:
+    name, pid = str(item.get("name", "")), int(item.get("pid") or 0)
     return Program(
-        name=str(item.get("name", "")),
+        name=name,
         state=str(item.get("statename", "")),
-        pid=int(item.get("pid") or 0),
+        pid=pid,
         exit_code=int(item.get("exitstatus") or 0),
         description=str(item.get("spawnerr") or ""),
         started=int(item.get("start") or 0),
+        looking=bool(pid) and not (place.run / f"{name}.hold").exists() and _looking(pid),
     )
+
+
+def _looking(pid: int) -> bool:
+    command, stat = read_command(pid), read_stat(pid)
+    if stat is None or LAUNCHER not in command or "--hardware" not in command:
+        return False
+    # In its first second a launcher has not come to look yet.
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start / os.sysconf("SC_CLK_TCK")
+    return age > 1.0
 
 
 class _UnixConnection(http.client.HTTPConnection):

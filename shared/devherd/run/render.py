@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import devherd
+from devherd import launcher
 from devherd.run.layout import Layout
 
 INTERPRETER = "/usr/lib/devherd/bin/python"
@@ -53,13 +54,29 @@ def render(layout: Layout, names: Sequence[str] | None = None, own: str = "") ->
     """
     folder = shipped()
     _write(layout.supervisor_config, _rendered(folder / "supervisord.conf", layout))
-    for name in programs() if names is None else names:
+    for name in _useful(layout) if names is None else names:
         source = folder / "conf.d" / f"{name}.conf"
         if not source.is_file():
             raise MissingFiles(f"there is no program {name!r}; there are {', '.join(programs())}")
         _write(layout.at("etc", "supervisord.d", f"{name}.conf"), _rendered(source, layout))
     for source in sorted(Path(own).glob("*.conf")) if own else ():
         _write(layout.at("etc", "supervisord.d", source.name), _rendered(source, layout))
+
+
+def _useful(layout: Layout) -> list[str]:
+    """All programs; on a simulated node, where hardware is what its file says, those that it has something for."""
+    if not os.path.isdir(os.path.join(layout.node, "sys")):
+        return programs()
+    return [name for name in programs() if _serves(_rendered(shipped() / "conf.d" / f"{name}.conf", layout))]
+
+
+def _serves(parser: configparser.RawConfigParser) -> bool:
+    section = next(iter(parser.sections()))
+    words = shlex.split(parser.get(section, "command"))
+    if "--hardware" not in words:
+        return True
+    options = launcher.parse(words[words.index("--name") :])
+    return launcher.has_hardware(options)
 
 
 def _rendered(source: Path, layout: Layout) -> configparser.RawConfigParser:
