@@ -5,6 +5,7 @@ from __future__ import annotations
 from devherd.vendor import Manifest
 
 from devherd_gpu.nvidia.config import Config
+from devherd_gpu.nvidia.validate import validate
 
 MANIFEST = Manifest(
     name="gpu-nvidia",
@@ -12,4 +13,11 @@ MANIFEST = Manifest(
     config=Config,
     vendor="devherd_gpu.nvidia.vendor:make",
     wakes_on=("config", "pci", "drm"),
+    validate=validate,
+    captures=(
+        "/proc/driver/nvidia/version",
+        "/proc/driver/nvidia/gpus/*/information",
+        "/proc/driver/nvidia-caps/mig-minors",
+        "/sys/devices/soc0/family",
+    ),
 )
