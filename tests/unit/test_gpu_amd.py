@@ -12,7 +12,7 @@ from devherd.compose import compose
 from devherd.prefer import choose
 from devherd.values import Device, Evidence, Inventory
 from devherd_gpu.amd import features, simulate
-from devherd_gpu.amd.config import Config, Health, Sharing
+from devherd_gpu.amd.config import Config, Health, Named, Sharing
 from devherd_gpu.amd.exporter import METHOD, parse
 from devherd_gpu.amd.gpus import PLATFORM
 from devherd_gpu.amd.kfd import NODES
@@ -149,20 +149,25 @@ def test_without_a_compute_node_nothing_is_offered_and_the_reason_is_named(tmp_p
 # Filters and sharing
 
 
-@pytest.mark.parametrize("pattern", ["0000:15:00.0", "15:00.0", "0000:15:00.0 ".upper()])
+@pytest.mark.parametrize("pattern", ["0000:15:00.0", "15:00.0", "pci:0000:15:*", "1", "uuid:0000:15:00.0"])
 def test_a_gpu_is_chosen_by_its_address_however_it_is_written(tmp_path: Path, pattern: str) -> None:
     assert resources(vendor(planted(tmp_path, count=3), include=(pattern,)).scan()) == {"amd.com/gpu": ["0000:15:00.0"]}
 
 
 def test_gpus_are_left_out_by_model_and_device_id(tmp_path: Path) -> None:
     host = planted(tmp_path, count=2)
-    for pattern in ("AMD Instinct *", "74a1", "0x74A1"):
+    for pattern in ("model:amd instinct *", "device:74a1", "device:0x74A1", "profile:spx_*"):
         assert resources(vendor(host, exclude=(pattern,)).scan()) == {}
 
 
 def test_a_pattern_that_means_nothing_is_reported(tmp_path: Path) -> None:
     found = vendor(planted(tmp_path, count=1), exclude=("0000:ff:00.0",)).scan()
     assert [(one.what, one.rule) for one in found.skipped] == [("0000:ff:00.0", "exclude")]
+
+
+def test_a_model_can_have_a_name_of_its_own(tmp_path: Path) -> None:
+    rule = Named("mi300x", ("model:*MI300X", "device:0x74a5"))
+    assert list(resources(vendor(planted(tmp_path, count=2), resources=(rule,)).scan())) == ["amd.com/mi300x"]
 
 
 def test_shares_have_ids_of_their_own_and_the_gpus_answer(tmp_path: Path) -> None:
@@ -358,9 +363,10 @@ def test_another_split_is_seen_by_the_next_scan(tmp_path: Path) -> None:
     ("config", "key", "words"),
     [
         (Config(domain="Not A Domain"), ("domain",), "no domain"),
-        (Config(include=("a",), exclude=("a",)), ("exclude",), "included and excluded"),
-        (Config(include=("",)), ("include", 0), "empty pattern"),
-        (Config(sharing=(Sharing(2), Sharing(3, ("a",)))), ("sharing", 0), "put it last"),
+        (Config(include=("0",), exclude=("0",)), ("exclude",), "included and excluded"),
+        (Config(include=("MI300",)), ("include", 0), "no selector"),
+        (Config(resources=(Named("a b", ("0",)),)), ("resources", 0, "name"), "no resource name"),
+        (Config(sharing=(Sharing(2), Sharing(3, ("0",)))), ("sharing", 0), "put it last"),
     ],
 )
 def test_each_mistake_has_one_clear_error(config: Config, key: tuple[Any, ...], words: str) -> None:

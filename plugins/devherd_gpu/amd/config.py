@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 EXPORTER = "/var/lib/amd-metrics-exporter/amdgpu_device_metrics_exporter_grpc.socket"
-PATTERN = {"form": "a PCI address (0000:05:00.0), amdgpu_xcp_N, a device id (74a1), or a product name with * and ?"}
+SELECTOR = {"form": "0 (an index), 0000:05:00.0, model:*MI300*, device:0x74a1, profile:cpx_*, uuid:amdgpu_xcp_3"}
 
 
 class Sharing(Struct, frozen=True, forbid_unknown_fields=True):
@@ -15,12 +15,20 @@ class Sharing(Struct, frozen=True, forbid_unknown_fields=True):
 
     replicas: Annotated[int, Meta(ge=2, le=1024, description="how many devices stand for each GPU or partition")]
     select: Annotated[
-        tuple[str, ...], Meta(extra=PATTERN, description="which GPUs are shared so; empty: all that no rule above took")
+        tuple[str, ...],
+        Meta(extra=SELECTOR, description="which GPUs are shared so; empty: all that no rule above took"),
     ] = ()
     rename: Annotated[bool, Meta(description="offer them as <resource>.shared")] = False
     one_each: Annotated[
         bool, Meta(description="refuse a container that asks for more than one: two shares may be of one GPU")
     ] = True
+
+
+class Named(Struct, frozen=True, forbid_unknown_fields=True):
+    """A resource name of their own for some GPUs."""
+
+    name: Annotated[str, Meta(description="name below the domain, or a full one with a /")]
+    select: Annotated[tuple[str, ...], Meta(extra=SELECTOR, min_length=1, description="which GPUs")]
 
 
 class Health(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,8 +54,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="single: every GPU or partition is `gpu`; mixed: named by how it is split, `cpx_nps4`"),
     ] = "single"
     domain: Annotated[str, Meta(description="what resource names begin with")] = "amd.com"
-    include: Annotated[tuple[str, ...], Meta(extra=PATTERN, description="only these GPUs; empty: all")] = ()
-    exclude: Annotated[tuple[str, ...], Meta(extra=PATTERN, description="never these")] = ()
+    resources: Annotated[tuple[Named, ...], Meta(description="names by model and the like; the first that fits")] = ()
+    include: Annotated[tuple[str, ...], Meta(extra=SELECTOR, description="only these GPUs; empty: all")] = ()
+    exclude: Annotated[tuple[str, ...], Meta(extra=SELECTOR, description="never these")] = ()
     sharing: Annotated[tuple[Sharing, ...], Meta(description="rules, the first that selects a GPU counts")] = ()
     strategy: Annotated[
         Literal["nodes", "cdi"],

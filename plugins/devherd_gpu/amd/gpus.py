@@ -18,6 +18,7 @@ from devherd.values import Node, Skipped
 from msgspec import Struct
 
 from devherd_gpu.amd.kfd import KfdNode, gpu_nodes
+from devherd_gpu.common.selectors import Facts
 
 VENDOR = 0x1002
 DISPLAY = (0x0300, 0x0302, 0x0380, 0x1200)
@@ -55,6 +56,7 @@ class Gpu(Struct, frozen=True):
     address: str
     numa: int
     device_id: str
+    unique_id: str
     product: str
     vram: int
     compute: str
@@ -72,6 +74,19 @@ class Gpu(Struct, frozen=True):
     def style(self) -> str:
         """How it is split, `cpx_nps4`; empty where it cannot be."""
         return f"{self.compute}_{self.memory}" if self.compute and self.memory else ""
+
+
+def facts(gpu: Gpu, part: Partition, index: int) -> Facts:
+    """What a partition may be selected by. `index` is the GPU's place in order of addresses."""
+    place = gpu.partitions.index(part)
+    return {
+        "index": (str(index), f"{index}:{place}"),
+        "uuid": tuple(dict.fromkeys((part.id, gpu.unique_id))),
+        "pci": (gpu.address,),
+        "model": (gpu.product,),
+        "device": (f"0x{gpu.device_id}", gpu.device_id),
+        "profile": (gpu.style,),
+    }
 
 
 class Found(Struct, frozen=True):
@@ -136,6 +151,7 @@ class _Look:
             address=device.address,
             numa=device.numa,
             device_id=f"{device.device:04x}",
+            unique_id=mode(f"{folder}/unique_id") or "",
             product=mode(f"{folder}/product_name") or "",
             vram=self._sysfs.integer(f"{folder}/mem_info_vram_total") or 0,
             compute=(mode(f"{folder}/current_compute_partition") or "").lower(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from devherd.host.events import EventSource, Watched, tree_events, udev_events
 from devherd.host.nfd import feature_file
@@ -16,25 +16,40 @@ from devherd.values import (
     HostFile,
     Inventory,
     Node,
-    Parts,
     Preference,
     Resource,
     Skipped,
 )
 
 from devherd_gpu.amd import answers, features, health, links, naming
-from devherd_gpu.amd.config import Config, Sharing
-from devherd_gpu.amd.gpus import Found, Gpu, Partition, find
-from devherd_gpu.amd.select import selects, unmatched
+from devherd_gpu.amd.config import Config
+from devherd_gpu.amd.gpus import Found, Gpu, Partition, facts, find
+from devherd_gpu.common.naming import NameRule, full
+from devherd_gpu.common.naming import chosen as name_of
+from devherd_gpu.common.selectors import Facts, any_fits, parse_all, unmatched
+from devherd_gpu.common.sharing import ShareRule, ids, renamed
+from devherd_gpu.common.sharing import chosen as share_of
 
 if TYPE_CHECKING:
     from devherd.host import Host
 
-Member = tuple[str, Gpu, Partition]
-"""A device id, its GPU, its partition."""
-SHARED = ".shared"
 ONE_EACH = "maximum request size for shared resources is 1; found {found}"
 """The words that NVIDIA's plugin made known for this."""
+
+
+class Offer(NamedTuple):
+    """A partition that is offered: its GPU, what it may be selected by, its resource's full name, how it is shared."""
+
+    gpu: Gpu
+    part: Partition
+    facts: Facts
+    resource: str
+    rule: ShareRule | None
+
+    @property
+    def ids(self) -> list[str]:
+        """Its device ids."""
+        return ids(self.part.id, self.rule.replicas) if self.rule else [self.part.id]
 
 
 class AmdVendor:
@@ -45,6 +60,21 @@ class AmdVendor:
         self._host = host
         self._checks = health.Checks(host, config.health)
         self._found = Found((), (), None)
+        self._include, self._exclude = parse_all(config.include), parse_all(config.exclude)
+        self._names = tuple(
+            NameRule(f"resources[{n}]", parse_all(rule.select), full(rule.name, config.domain))
+            for n, rule in enumerate(config.resources)
+        )
+        self._shares = tuple(
+            ShareRule(
+                f"sharing[{n}]",
+                parse_all(rule.select),
+                rule.replicas,
+                mode="renamed" * rule.rename,
+                one_each=rule.one_each,
+            )
+            for n, rule in enumerate(config.sharing)
+        )
 
     def scan(self) -> Inventory:
         """Find every GPU and partition."""
@@ -54,14 +84,15 @@ class AmdVendor:
         kfd = found.kfd
         if kfd is None:
             return Inventory(skipped=found.skipped)
-        parts = [(gpu, part) for gpu in found.gpus for part in gpu.partitions]
-        names, unnamed = naming.names(found.gpus, self._config.naming)
-        chosen, left_out = self._chosen([(gpu, part) for gpu, part in parts if gpu.address in names])
+        parts = [
+            (gpu, part, facts(gpu, part, index)) for index, gpu in enumerate(found.gpus) for part in gpu.partitions
+        ]
+        offers, left_out = self._offers(parts)
         return Inventory(
-            resources=tuple(self._resources(chosen, names, kfd)),
+            resources=tuple(self._resources(offers, kfd)),
             evidence=tuple(health.compute(found.gpus)),
-            skipped=(*found.skipped, *unnamed, *left_out, *self._idle_patterns(parts)),
-            files=tuple(self._files(kfd, parts)),
+            skipped=(*found.skipped, *left_out, *self._idle([each for _, _, each in parts])),
+            files=tuple(self._files(kfd, [(gpu, part) for gpu, part, _ in parts])),
         )
 
     def check(self, devices: Sequence[Device]) -> Iterable[Evidence]:
@@ -73,64 +104,51 @@ class AmdVendor:
         folder = self._host.path("/dev/dri")
         return [*tree_events(lambda: [Watched(folder)], "dev"), *udev_events(("drm", "kfd", "pci"))]
 
-    def _chosen(self, parts: Iterable[tuple[Gpu, Partition]]) -> tuple[list[tuple[Gpu, Partition]], list[Skipped]]:
-        include, exclude = self._config.include, self._config.exclude
-        chosen, skipped = [], []
-        for gpu, part in parts:
-            if include and not selects(include, gpu, part.id):
-                skipped.append(Skipped(part.id, "include", "no pattern of include means it"))
-            elif selects(exclude, gpu, part.id):
-                skipped.append(Skipped(part.id, "exclude", "a pattern of exclude means it"))
-            else:
-                chosen.append((gpu, part))
-        return chosen, skipped
+    def _offers(self, parts: Sequence[tuple[Gpu, Partition, Facts]]) -> tuple[list[Offer], list[Skipped]]:
+        names, skipped = naming.names(self._found.gpus, self._config.naming)
+        offers = []
+        for gpu, part, known in parts:
+            if self._include and not any_fits(self._include, known):
+                skipped.append(Skipped(part.id, "include", "no selector of include means it"))
+            elif any_fits(self._exclude, known):
+                skipped.append(Skipped(part.id, "exclude", "a selector of exclude means it"))
+            elif gpu.address in names:
+                usual = full(names[gpu.address], self._config.domain)
+                offers.append(self._offer(gpu, part, known, name_of(self._names, known, usual)))
+        return offers, skipped
 
-    def _idle_patterns(self, parts: Sequence[tuple[Gpu, Partition]]) -> Iterator[Skipped]:
-        there = [(gpu, part.id) for gpu, part in parts]
-        for key, patterns in self._patterns():
-            for pattern in unmatched(patterns, there):
-                yield Skipped(pattern, key, NOTHING_NOW)
+    def _offer(self, gpu: Gpu, part: Partition, known: Facts, resource: str) -> Offer:
+        rule = share_of(self._shares, resource, known)
+        return Offer(gpu, part, known, renamed(resource) if rule and rule.mode else resource, rule)
 
-    def _patterns(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        yield "include", self._config.include
-        yield "exclude", self._config.exclude
-        for number, rule in enumerate(self._config.sharing):
-            yield f"sharing[{number}]", rule.select
+    def _idle(self, every: Sequence[Facts]) -> Iterator[Skipped]:
+        """Selectors that mean nothing now."""
+        groups = [("include", self._include), ("exclude", self._exclude)]
+        groups += [(rule.label, rule.selectors) for rule in self._names]
+        groups += [(rule.label, rule.selectors) for rule in self._shares]
+        for label, chosen in groups:
+            yield from (Skipped(selector.text, label, NOTHING_NOW) for selector in unmatched(chosen, every))
 
-    def _resources(
-        self, chosen: Iterable[tuple[Gpu, Partition]], names: dict[str, str], kfd: Node
-    ) -> Iterator[Resource]:
-        by_name: dict[str, list[Member]] = {}
-        one_each: set[str] = set()
-        for gpu, part in chosen:
-            rule = self._sharing(gpu, part)
-            name = f"{self._config.domain}/{names[gpu.address]}{SHARED if rule and rule.rename else ''}"
-            by_name.setdefault(name, []).extend((id, gpu, part) for id in _ids(part, rule))
-            if rule and rule.one_each:
-                one_each.add(name)
-        for name, members in sorted(by_name.items()):
+    def _resources(self, offers: Sequence[Offer], kfd: Node) -> Iterator[Resource]:
+        for name in sorted({offer.resource for offer in offers}):
+            members = sorted((id, offer) for offer in offers if offer.resource == name for id in offer.ids)
+            limited = any(offer.rule is not None and offer.rule.one_each for _, offer in members)
             yield Resource(
                 name,
-                tuple(self._device(member, kfd) for member in sorted(members, key=_id)),
+                tuple(self._device(id, offer, kfd) for id, offer in members),
                 preference=self._preference(members),
-                limit=1 if name in one_each else 0,
-                limit_text=ONE_EACH if name in one_each else "",
+                limit=1 if limited else 0,
+                limit_text=ONE_EACH if limited else "",
             )
 
-    def _sharing(self, gpu: Gpu, part: Partition) -> Sharing | None:
-        rules = self._config.sharing
-        return next((rule for rule in rules if not rule.select or selects(rule.select, gpu, part.id)), None)
-
-    def _device(self, member: Member, kfd: Node) -> Device:
-        id, gpu, part = member
-        rule = self._sharing(gpu, part)
+    def _device(self, id: str, offer: Offer, kfd: Node) -> Device:
+        gpu, part = offer.gpu, offer.part
         split = len(gpu.partitions) > 1
-        mode = "shared" if rule else "exclusive"
-        things = (gpu.thing, part.thing) if split else (gpu.thing,)
+        mode = "shared" if offer.rule else "exclusive"
         return Device(
             id=id,
-            things=things,
-            parts=self._parts(kfd, part),
+            things=(gpu.thing, part.thing) if split else (gpu.thing,),
+            parts=answers.by_name(part) if self._config.strategy == "cdi" else answers.nodes(kfd, part),
             numa=(gpu.numa,) if gpu.numa >= 0 else (),
             attributes=_attributes(gpu, part),
             # Partitions divide the GPU among themselves; each render node is its own.
@@ -142,13 +160,11 @@ class AmdVendor:
             names=(answers.cdi_name(part),) if self._has_spec else (),
         )
 
-    def _parts(self, kfd: Node, part: Partition) -> Parts:
-        return answers.by_name(part) if self._config.strategy == "cdi" else answers.nodes(kfd, part)
-
-    def _preference(self, members: Sequence[Member]) -> Preference:
-        group = {id: gpu.thing for id, gpu, _ in members}
+    def _preference(self, members: Sequence[tuple[str, Offer]]) -> Preference:
+        group = {id: offer.gpu.thing for id, offer in members}
         if self._config.policy == "near" and len(members) <= links.LARGEST:
-            return Preference(affinity=dict(links.affinity(members)), group=group)
+            weighed = links.affinity([(id, offer.gpu, offer.part) for id, offer in members])
+            return Preference(affinity=dict(weighed), group=group)
         return Preference(policy="spread" if self._config.policy == "spread" else "packed", group=group)
 
     @property
@@ -161,14 +177,6 @@ class AmdVendor:
         if self._config.features:
             labels = features.labels(self._host, self._found.gpus)
             yield feature_file(self._host.paths, "devherd-gpu-amd", labels, time.time())
-
-
-def _id(member: Member) -> str:
-    return member[0]
-
-
-def _ids(part: Partition, rule: Sharing | None) -> list[str]:
-    return [part.id] if rule is None else [f"{part.id}::{n}" for n in range(rule.replicas)]
 
 
 def _attributes(gpu: Gpu, part: Partition) -> dict[str, str]:
