@@ -10,7 +10,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 .DEFAULT_GOAL := help
-.PHONY: help run test storm lint unit format proto docs bench e2e e2e-skew packages clean
+.PHONY: help run test storm lint unit format proto docs bench e2e e2e-skew chaos packages clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -54,6 +54,9 @@ e2e: $(STAMP) ## tests on a real kubelet of the newest version (root; builds it 
 
 e2e-skew: $(STAMP) ## what depends on the kubelet's version, on every version and in both socket layouts
 	@PYTHONPATH=tests $(BIN)/python -m e2e --all-lines -m skew $(ARGS)
+
+chaos: $(STAMP) ## everything happens to a real kubelet's node, SECONDS=1200 long, in an order that SEED=n decides (root)
+	@PYTHONPATH=tests $(BIN)/python -m e2e.chaos --seconds $(or $(SECONDS),1200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 packages: $(STAMP) ## a wheel in dist/; DEB and RPM follow
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

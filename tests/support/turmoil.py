@@ -48,7 +48,7 @@ class Turmoil(ABC):
         self._began = time.monotonic()
         self._violations: list[str] = []
         self._over = threading.Event()
-        self._monitor = threading.Thread(target=self._watch_processes, daemon=True)
+        self._monitor = threading.Thread(target=self._watch, daemon=True)
 
     # What the others bring
 
@@ -136,11 +136,19 @@ class Turmoil(ABC):
         if self._violations:
             raise Broken(self._violations[0])
 
-    def _watch_processes(self) -> None:
+    def _watch(self) -> None:
         while not self._over.wait(0.15):
-            for plugin, pids in self.fronts().items():
-                if len(pids) > 1:
-                    self._violations.append(f"two fronts for {plugin}: {pids}")
+            self.watch()
+
+    def watch(self) -> None:
+        """Look once, from the monitor's own thread."""
+        for plugin, pids in self.fronts().items():
+            if len(pids) > 1:
+                self.violated(f"two fronts for {plugin}: {pids}")
+
+    def violated(self, text: str) -> None:
+        """Note what the monitor saw; the next check raises it."""
+        self._violations.append(text)
 
     def fronts(self) -> dict[str, list[int]]:
         """Fronts that run now, by plugin: not those that still wait in the launcher, or that are ending.

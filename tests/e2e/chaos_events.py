@@ -1,0 +1,381 @@
+"""What happens in the chaos, and what must hold all the while. The order is the seed's (support.turmoil)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import grpc
+from devherd.control import ControlError
+from support import naughty_vendor
+from support.turmoil import Action, Broken, Turmoil
+
+from e2e.chaos_checks import Census, check_log
+from e2e.chaos_pods import Pods, Requests
+from e2e.chaos_site import CARD, EXTRA, EXTRA_RULE, PORT, RULES, SHARED, ChaosSuite, Hardware, KeptKubelet
+from e2e.node import DEVICE_PLUGINS, NAME, SOCKET
+from e2e.programs import TookTooLong, wait
+
+CALM = 5.0
+"""Seconds within which the kubelet must know the truth, from when everything that was ended runs again."""
+BACK = 90.0
+"""Seconds for that: kubelets, containerd and supervisord have pauses of their own for what ends again and again."""
+FIRST: tuple[Requests, ...] = ({CARD: 2}, {CARD: 1, PORT: 1}, {SHARED: 3}, {PORT: 1, naughty_vendor.RESOURCE: 1})
+LATER: tuple[Requests, ...] = ({CARD: 1}, {PORT: 1}, {SHARED: 2}, {CARD: 1, SHARED: 1})
+PODS_MAX = 8
+
+
+class Chaos(Turmoil):
+    """A real node's turmoil: `start`, `run` for a while, `finish`."""
+
+    node: ChaosSuite
+
+    def __init__(self, suite: ChaosSuite, kubelet: KeptKubelet, hardware: Hardware, seed: int) -> None:
+        super().__init__(suite, seed)
+        self.kubelet = kubelet
+        self.hardware = hardware
+        self.pods = Pods(kubelet, hardware)
+        self.census = Census(suite.layout.folder, DEVICE_PLUGINS, suite.expected_fronts)
+        self.calms: list[tuple[float, str]] = []
+        self.registers = 0
+        self._extra = False
+        self._checked_lives = 0
+        self._steady: dict[str, str] = {}
+
+    def actions(self) -> list[tuple[Action, int]]:
+        """What may happen, and how often beside the others."""
+        return [
+            (self.restart_kubelet, 6),
+            (self.start_kubelet_twice, 3),
+            (self.kubelet_away, 2),
+            (self.freeze_kubelet, 3),
+            (self.move_socket_away, 1),
+            (self.wipe_sockets, 2),
+            (self.remove_own_socket, 2),
+            (self.replace_folder, 2),
+            (self.kill_containerd, 2),
+            (self.reboot, 2),
+            (self.kill_front, 4),
+            (self.end_front, 1),
+            (self.signals, 2),
+            (self.kill_probe, 2),
+            (self.stop_probe, 2),
+            (self.kill_watcher, 2),
+            (self.kill_supervisord, 2),
+            (self.hot_plug, 6),
+            (self.flap, 2),
+            (self.renumber, 3),
+            (self.reload, 3),
+            (self.break_configuration, 2),
+            (self.misbehave, 2),
+            (self.move_clock, 1),
+            (self.no_descriptors, 1),
+            (self.no_memory_for_the_probe, 1),
+            (self.pod_comes, 6),
+            (self.pod_goes, 4),
+            *([(self.fill_state, 2), (self.fill_run, 1)] if self.node.disks else []),
+            *([(self.squeeze_memory, 2)] if self.node.memory else []),
+        ]
+
+    # The run
+
+    def start(self) -> None:
+        """Pods that must live through all of it."""
+        self._wait_back()
+        self.node.wait_registered(CARD, PORT, SHARED)
+        self._wait_truth(30.0)
+        for requests in FIRST:
+            self.pods.add(requests)
+        self._wait_truth(CALM)
+        self.start_watching()
+
+    def before_each(self) -> None:
+        """A runtime and a kubelet."""
+        if not self.kubelet.containerd.program.running:
+            self.kubelet.containerd.start()
+        if not self.kubelet.kubelet.running:
+            self.kubelet.kubelet_start()
+
+    def in_between(self) -> None:
+        """On a calm node pods come and go, and each that comes must run; one is looked into."""
+        if self.chance():
+            self._turn_over()
+        self.pods.look_inside(self.random.choice(sorted(self.pods.held)))
+        self.census.check_growth()
+
+    def _turn_over(self) -> None:
+        name = self.random.choice(sorted(self.pods.held))
+        requests = self.pods.held[name].requests
+        self._steady = {}
+        if len(self.pods.held) > len(FIRST) or self.chance():
+            self.pods.go(name)
+            self.pods.settle()
+        if len(self.pods.held) < PODS_MAX and all(self.pods.free(one) >= count for one, count in requests.items()):
+            self.note(f"a pod comes in peace: {requests}")
+            self.pods.add(requests)
+
+    def finish(self) -> None:
+        """The last look: nothing is left that should not be."""
+        self.calm()
+        self.stop_watching()
+        self._check_logs(last=True)
+
+    # What must hold
+
+    def calm(self) -> None:
+        """Wait until everything runs again, then until the kubelet knows the truth; Broken when it does not."""
+        self.before_each()
+        self._wait_back()
+        seconds = self._wait_truth(CALM)
+        self.calms.append((seconds, self.history[-1].split()[-1] if self.history else ""))
+        self.pods.settle()
+        self._wait_truth(CALM)
+        self._check_logs()
+        self.check_processes()
+        self._steady = {f"{one.name}-{NAME}": one.container for one in self.pods.held.values()}
+
+    def _wait_back(self) -> None:
+        def back() -> bool:
+            fronts = {plugin: len(pids) for plugin, pids in self.fronts().items()}
+            return fronts == self.node.expected_fronts and self.node.supervisor.pid is not None
+
+        try:
+            self.kubelet.wait_healthy(BACK)
+            wait(back, BACK, "every front runs")
+        except TookTooLong as problem:
+            raise Broken(f"{problem}; fronts: {self.fronts()}") from None
+
+    def _wait_truth(self, seconds: float) -> float:
+        began = time.monotonic()
+        while True:
+            self.check_processes()
+            why = self.unsettled()
+            took = time.monotonic() - began
+            if not why:
+                return took
+            if took > seconds:
+                raise Broken(f"after {seconds:g} s of calm still: {why}")
+            time.sleep(0.05)
+
+    def unsettled(self) -> str:
+        """What is not as it should be yet. Broken where it can never become right again."""
+        try:
+            allocatable = self.kubelet.allocatable()
+            rows = [row for plugin in self.node.expected_fronts for row in self.node.front(plugin)["resources"]]
+        except (grpc.RpcError, ControlError) as error:
+            return str(error)
+        for resource in (CARD, PORT, SHARED, EXTRA, naughty_vendor.RESOURCE):
+            must, may = self.pods.truth(resource) if resource != EXTRA or self._extra else (frozenset(), frozenset())
+            has = allocatable.get(resource, frozenset())
+            if not must <= has <= must | may:
+                lacks, wrong = self._names(must - has), self._names(has - must - may)
+                return f"{resource}: the kubelet lacks {lacks}, and has {wrong} though it should not"
+        for row in rows:
+            if row["state"] != "registered" and not row["draining"]:
+                return f"{row['name']}: {row['state']} {row.get('error', '')}"
+        return self.pods.unsettled() or self.census.unsettled([row["socket"] for row in rows])
+
+    def _names(self, ids: frozenset[str]) -> list[str]:
+        return sorted(self.hardware.path_of.get(id, id) for id in ids)
+
+    def _check_logs(self, last: bool = False) -> None:
+        """The kubelet's lives that are over; the last one too at the end."""
+        while self._checked_lives < self.kubelet.lives - 1:
+            self._checked_lives += 1
+            path = self.kubelet.life_log(self._checked_lives)
+            self.registers += check_log(path, self._checked_lives not in self.kubelet.frozen_lives)
+        if last:
+            self.registers += check_log(self.kubelet.kubelet.log, self.kubelet.lives not in self.kubelet.frozen_lives)
+
+    def watch(self) -> None:
+        """Never two fronts of a plugin; and pods that nobody touches keep their containers."""
+        super().watch()
+        steady = self._steady
+        pods = self.kubelet.pods() if steady else {}
+        for name, container in steady.items():
+            view = pods.get(name)
+            if self._steady is not steady or view is None or not view.containers:
+                continue
+            now = view.containers["c"]
+            if view.failed or (now.id and now.id != container):
+                self.violated(f"pod {name}: {view.phase} {view.reason} {view.message} {now}, it had {container}")
+
+    # What happens: the kubelet and containerd
+
+    def restart_kubelet(self) -> None:
+        """Soft or hard, at once or after a while."""
+        self.kubelet.kubelet_stop(self.random.choice((signal.SIGKILL, signal.SIGTERM)))
+        time.sleep(self.random.choice((0.0, 0.0, 0.1, 0.6)))
+        self.kubelet.kubelet_start()
+        self.kubelet.wait_healthy()
+
+    def start_kubelet_twice(self) -> None:
+        """The first dies while it starts: before, just after, or long after its socket."""
+        self.kubelet.kubelet_stop(signal.SIGKILL)
+        self.kubelet.kubelet_start()
+        if self.chance():
+            with contextlib.suppress(TookTooLong):
+                wait(lambda: self.kubelet.log().listening() is not None, 20, "a socket", every=0.002)
+            time.sleep(self.random.random() * 0.05)
+        else:
+            time.sleep(self.random.random() * 2)
+        self.kubelet.kubelet_stop(signal.SIGKILL)
+        self.kubelet.kubelet_start()
+
+    def kubelet_away(self) -> None:
+        """For seconds, while other things go on."""
+        self.kubelet.kubelet_stop()
+        time.sleep(self.random.random() * 2)
+        if self.chance():
+            self.kill_front()
+        self.kubelet.kubelet_start()
+
+    def freeze_kubelet(self) -> None:
+        """It accepts and answers nothing for a while."""
+        self.kubelet.kubelet_freeze()
+        time.sleep(self.random.random() * 2)
+        if self.chance():
+            self.kill_front()
+            time.sleep(self.random.random())
+        self.kubelet.kubelet_thaw()
+
+    def kill_containerd(self) -> None:
+        """Containers go on without it; now and then a kubelet starts meanwhile."""
+        self.kubelet.containerd.stop(signal.SIGKILL)
+        time.sleep(self.random.random())
+        if self.chance():
+            self.kubelet.kubelet_stop(signal.SIGKILL)
+            self.kubelet.kubelet_start()
+            time.sleep(self.random.random())
+        self.kubelet.containerd.start()
+
+    def move_socket_away(self) -> None:
+        """In one kubelet's life."""
+        away = SOCKET.with_name("kubelet.sock.away")
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(SOCKET, away)
+            time.sleep(self.random.random())
+            os.rename(away, SOCKET)
+
+    def wipe_sockets(self) -> None:
+        """Somebody removes every socket, the kubelet's too; only another kubelet has one again."""
+        for path in (*DEVICE_PLUGINS.glob("*.sock"), *DEVICE_PLUGINS.glob("devherd/*.sock")):
+            path.unlink(missing_ok=True)
+        time.sleep(self.random.random())
+        self.restart_kubelet()
+
+    def remove_own_socket(self) -> None:
+        """Somebody tidies up."""
+        for path in sorted(DEVICE_PLUGINS.glob("devherd/*.sock")):
+            if self.chance():
+                path.unlink(missing_ok=True)
+
+    def replace_folder(self) -> None:
+        """Deleted and made again, with only the checkpoint kept; before the kubelet ends, or after it."""
+        early = self.chance()
+        if not early:
+            self.kubelet.kubelet_stop()
+        checkpoint = DEVICE_PLUGINS / "kubelet_internal_checkpoint"
+        kept = checkpoint.read_bytes()
+        shutil.rmtree(DEVICE_PLUGINS, ignore_errors=True)
+        DEVICE_PLUGINS.mkdir(exist_ok=True)
+        checkpoint.write_bytes(kept)
+        time.sleep(self.random.choice((0.0, 0.3)))
+        if early:
+            self.kubelet.kubelet_stop(signal.SIGKILL)
+        self.kubelet.kubelet_start()
+
+    def reboot(self) -> None:
+        """From a calm node: what was lost before is not the reboot's."""
+        self.calm()
+        self._steady = {}
+        doomed = self.pods.doomed()
+        self.note(f"reboot with {len(self.pods.held)} pods, {doomed} have no device any more")
+        self.kubelet.kubelet_stop(signal.SIGKILL)
+        self.node.crash()
+        self.kubelet.reboot(before_kubelet=self._boot)
+        self.kubelet.wait_healthy()
+        self.pods.after_reboot(doomed)
+        self.calm()
+
+    def _boot(self) -> None:
+        """devherd first, and a kubelet when there is something to register: what the unit before it waits for."""
+
+        def ready() -> bool:
+            with contextlib.suppress(ControlError):
+                return all(self.node.front(plugin)["resources"] for plugin in self.node.expected_fronts)
+            return False
+
+        self.node.boot()
+        wait(ready, 30, "every front has its resources", every=0.01)
+
+    # What happens: the hardware
+
+    def hot_plug(self) -> None:
+        """A device goes, held or not; or one that is away comes back. At least two of each kind stay."""
+        path = self.random.choice(self.hardware.paths(CARD, PORT))
+        self._plug(path) if self.hardware.number(path) is None else self._pull(path)
+
+    def flap(self) -> None:
+        """Away and back, some times, quickly."""
+        path = self.random.choice(self.hardware.paths(CARD, PORT))
+        for _ in range(self.random.randrange(1, 5)):
+            self._pull(path)
+            time.sleep(self.random.choice((0.0, 0.005, 0.1, 0.5)))
+            self._plug(path)
+            time.sleep(self.random.choice((0.0, 0.005, 0.1)))
+
+    def renumber(self) -> None:
+        """Another device appears under a path, as when one is lost and its neighbours move up; or the old one again."""
+        path = self.random.choice(self.hardware.paths(CARD, PORT))
+        other = self.hardware.number(path) in (None, self.hardware.first_number(path))
+        self.note(f"{path}, held by {self.pods.holders(path)}, becomes {'another' if other else 'what it was'}")
+        self.hardware.pull(path)
+        time.sleep(self.random.choice((0.0, 0.0, 0.3)))
+        self.hardware.plug(path, other)
+        self.pods.changed(path)
+
+    def _pull(self, path: str) -> None:
+        self.note(f"{path}, held by {self.pods.holders(path)}, goes")
+        self.hardware.pull(path)
+
+    def _plug(self, path: str) -> None:
+        self.note(f"{path} comes")
+        self.hardware.plug(path)
+        self.pods.changed(path)
+
+    # What happens: configuration, memory, pods
+
+    def reload(self) -> None:
+        """A good configuration: a resource more, or one fewer."""
+        self._extra = not self._extra
+        rules = [*RULES, *([EXTRA_RULE] if self._extra else [])]
+        path = Path(self.node.layout.at("etc", "plugins.d", "generic.yaml"))
+        path.write_text(json.dumps({"domain": "example.com", "devices": rules}))
+        self.send(self.fronts().get("generic", []), signal.SIGHUP)
+        self.note(f"{EXTRA} is {'in' if self._extra else 'not in'} the configuration")
+
+    def squeeze_memory(self) -> None:
+        """Next to nothing is left, somebody else wants it too, and the kernel ends whom it likes."""
+        assert self.node.memory is not None
+        self.node.memory.squeeze(self.random.choice((1, 4, 16)) << 20, self.random.randrange(1, 4))
+
+    def pod_comes(self) -> None:
+        """Whatever goes on: it may be refused, but if it runs, then with what it asked for."""
+        requests = self.random.choice(LATER)
+        if len(self.pods.held) + len(self.pods.coming) < PODS_MAX:
+            self.note(f"{self.pods.come(requests)} comes: {requests}")
+
+    def pod_goes(self) -> None:
+        """Whatever goes on. The oldest stay."""
+        names = sorted(self.pods.held, key=lambda name: self.pods.held[name].born)[len(FIRST) :]
+        if names:
+            name = self.random.choice(names)
+            self._steady = {pod: id for pod, id in self._steady.items() if pod != f"{name}-{NAME}"}
+            self.note(f"{name} goes")
+            self.pods.go(name)
