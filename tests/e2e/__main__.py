@@ -65,7 +65,7 @@ def _run(line: str, rest: list[str]) -> int:
             others = subprocess.run([*command, "-m", "not grace", *rest], check=False).returncode
             code = max(others, waits.wait())
         finally:
-            waits.terminate()
+            waits.kill()  # unshare takes no notice of SIGTERM
             waits.wait()
         said.seek(0)
         print(said.read().decode(errors="replace"))

@@ -23,6 +23,8 @@ state = "{state}"
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "overlayfs"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = "{cni}"
 """
 _CONFIG_2 = """version = 3
 root = "{root}"
@@ -33,6 +35,8 @@ state = "{state}"
   restrict_oom_score_adj = true
   enable_cdi = true
   cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi", "/run/cdi"]
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    conf_dir = "{cni}"
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "overlayfs"
   [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -64,6 +68,7 @@ class Containerd:
             "state": os.path.dirname(self.socket),
             "socket": self.socket,
             "pause": images.PAUSE,
+            "cni": self._cni(),
         }
         config.write_text(text.format(**values))
         self.program.start([self._path("containerd"), "-c", str(config)], self._environment(), fresh_log=False)
@@ -100,6 +105,13 @@ class Containerd:
         """Run a program inside a container and return what it printed."""
         name = f"look-{os.urandom(4).hex()}"
         return self.ctr("tasks", "exec", "--exec-id", name, container, *command)
+
+    def _cni(self) -> Path:
+        """A network that no pod is ever attached to: all of them use the host's. Without one the node is not ready."""
+        folder = self._folder / "cni"
+        folder.mkdir(exist_ok=True)
+        (folder / "none.conf").write_text('{"cniVersion": "0.4.0", "name": "none", "type": "none"}\n')
+        return folder
 
     def _ended(self, task: str) -> bool:
         rows = [line.split() for line in self.ctr("tasks", "ls").splitlines()]

@@ -18,6 +18,7 @@ INSIDE = "DEVHERD_E2E_SANDBOX"
 NODE_ADDRESS = "10.99.0.1"
 KUBELET = "/var/lib/kubelet"
 FOLDER = "DEVHERD_E2E_FOLDER"
+_RUNTIME = "/run/e2e"
 _REMOVE = "DEVHERD_E2E_REMOVE"
 _KEPT_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "kmsg", "fuse", "kvm", "loop-control")
 _LOOPS = 16
@@ -90,6 +91,7 @@ def furnish(folder: Path) -> None:
     # Kubelets, containerd and runc keep sockets and state below /run, whatever they are told.
     for place, options in (("/run", "mode=755"), ("/etc/kubernetes", "mode=755"), ("/etc/cdi", "mode=755")):
         _run("mount", "-t", "tmpfs", "-o", options, "tmpfs", place)
+    os.mkdir(_RUNTIME, 0o700)
     kubelet = folder / "kubelet"
     kubelet.mkdir(exist_ok=True)
     _run("mount", "--bind", str(kubelet), KUBELET)
@@ -143,6 +145,8 @@ def main() -> int:
         return 1
     os.environ[INSIDE] = "1"
     os.environ[FOLDER] = folder
+    # Where a private instance of devherd keeps its files: two sandboxes must not meet there.
+    os.environ["XDG_RUNTIME_DIR"] = _RUNTIME
     try:
         # A process of its own: the first one of a namespace gets no default signal actions and all orphans.
         return subprocess.run([sys.executable, "-m", module, *arguments], check=False).returncode

@@ -168,6 +168,8 @@ class Suite(Instance):
         self.supervisor.start(timeout)
 
     def power_cycle(self) -> None:
-        """Both, for `RealNode.reboot`."""
+        """Both, and the fronts serve what they served before: what a boot waits for before the kubelet starts."""
+        before = {one: state["healthy"] for one, state in self.states().items()}
         self.crash()
         self.boot()
+        wait(lambda: {one: self.healthy(one) for one in before} == before, 60, f"served: {before}", every=0.02)
