@@ -68,6 +68,8 @@ class Manifest:
     probe as `factory(config, host)`; `wakes_on` are udev subsystems (or `config`) that may end dormancy;
     `validate` checks what the schema cannot say and returns (key path, message) pairs. `captures` are glob patterns of
     logical paths in /sys and /proc that a capture of a node takes in addition to the usual ones (capture/choice.py).
+    `importers` maps what `devherd config import` calls another plugin to `module:function`, called with a
+    config.rival.Rival; it returns a config.rival.Imported.
     """
 
     name: str

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from devherd.cli.app import App, common
 from devherd.cli.exits import ERROR, OK, USAGE, Fault
+from devherd.cli.importing import file_text, import_rival
 from devherd.cli.output import BAD, GOOD, QUIET, WARN
 from devherd.cli.place import NODE_CONFIG, find_config, source_of
 from devherd.cli.plugins import manifests, vendor_manifests, vendors_installed
@@ -76,6 +77,32 @@ def schema(app: App, name: str | None) -> int:
         raise Fault(f"there is no plugin {name!r}", allowed, code=USAGE)
     app.out.document(plugin_schema(known[name]))
     return OK
+
+
+@config.command("import")
+@click.argument("name")
+@click.argument("file", required=False)
+@click.option("--arg", "args", multiple=True, metavar="FLAG", help="A flag of its command line, as --arg=-pulse=10.")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of its environment.")
+@common
+def import_(app: App, name: str, file: str | None, args: tuple[str, ...], env: tuple[str, ...]) -> int:
+    """Turn another plugin's configuration into ours.
+
+    NAME is whose it is; FILE a manifest of its DaemonSet (with its ConfigMaps), or its own file; - is standard input.
+    Prints our file on standard output, and what becomes different on standard error. Nothing is written or started.
+    """
+    imported, plugin, problems = import_rival(name, file, args, env)
+    if app.out.as_json:
+        app.out.document(
+            {"plugin": plugin, "config": imported.config, "notes": list(imported.notes), "problems": problems}
+        )
+    else:
+        for note in imported.notes:
+            app.out.note(f"note: {note}", "")
+        for problem in problems:
+            app.out.note(f"wrong: {problem}", BAD)
+        click.echo(file_text(plugin, name, imported), nl=False)
+    return ERROR if problems else OK
 
 
 def _check(path: str) -> tuple[list[str], list[Problem], list[str]]:
