@@ -19,17 +19,22 @@ class ShareRule(NamedTuple):
     """How many ids a GPU gets that the rule means, and under which name.
 
     `label` is the rule's place in the file; without `selectors` it means every GPU; `resource` limits it to GPUs that
-    would be offered under this name; `name` is another name for the shares (empty: the same); `mode` says how
-    containers share (the vendor's word); `one_each`: a container may ask for one only.
+    would be offered under this name; `rename` or `name` say that the shares are offered under another one; `mode` says
+    how containers share (the vendor's word); `one_each`: a container may ask for one only.
     """
 
     label: str
     selectors: tuple[Selector, ...]
     replicas: int
     resource: str = ""
+    rename: bool = False
     name: str = ""
     mode: str = ""
     one_each: bool = False
+
+    def offered_as(self, resource: str) -> str:
+        """The shares' name."""
+        return self.name or (resource + SUFFIX if self.rename else resource)
 
 
 def chosen(rules: Sequence[ShareRule], resource: str, facts: Facts) -> ShareRule | None:
@@ -40,11 +45,6 @@ def chosen(rules: Sequence[ShareRule], resource: str, facts: Facts) -> ShareRule
         if not rule.selectors or any_fits(rule.selectors, facts):
             return rule
     return None
-
-
-def renamed(name: str) -> str:
-    """The usual name of a resource whose devices are shares."""
-    return name + SUFFIX
 
 
 def ids(id: str, replicas: int) -> list[str]:

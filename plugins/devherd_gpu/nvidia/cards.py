@@ -91,9 +91,15 @@ class Caps(Struct, frozen=True):
 
 
 def caps(host: Host) -> Caps:
-    """Read /proc/driver/nvidia-caps/mig-minors. It lists all that there could be, a thousand lines: asked when MIG is
-    on only."""
-    text = Sysfs(host).text(_MIG_MINORS) or ""
+    """Read /proc/driver/nvidia-caps/mig-minors, where a GPU is known by its device minor.
+
+    It lists all that there could be, some thousand lines, so it is asked only when MIG is on.
+    """
+    try:
+        with open(host.path(_MIG_MINORS), encoding="ascii", errors="replace") as file:
+            text = file.read(1 << 20)
+    except OSError:
+        return Caps()
     gi = {(int(gpu), int(one)): int(minor) for gpu, one, minor in _GI.findall(text)}
     ci = {(int(gpu), int(one), int(part)): int(minor) for gpu, one, part, minor in _CI.findall(text)}
     return Caps(gi, ci)

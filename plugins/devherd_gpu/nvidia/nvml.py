@@ -30,7 +30,7 @@ UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 1, 9, 
 GPU_IS_LOST, RESET_REQUIRED, MISMATCH, UNKNOWN = 15, 16, 18, 999
 _ABSENT = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 _HOLE = (NOT_FOUND, INVALID_ARGUMENT)
-_SESSION = (UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH)
+SESSION_OVER = (UNINITIALIZED, DRIVER_NOT_LOADED, MISMATCH)
 """What says that this NVML session is over, whatever was asked."""
 
 NAME = "libnvidia-ml.so.1"
@@ -163,6 +163,11 @@ class Driver:
             return self._wanted
         return next((root for root in ROOTS if self._library(root)), "/")
 
+    @property
+    def simulated(self) -> bool:
+        """Whether a simulation stands in for the driver here."""
+        return self._simulation() != ""
+
     def open(self, about: object = None) -> Nvml:
         """NVML, initialised. Raises DriverProblem.
 
@@ -190,7 +195,7 @@ class Driver:
 
     def failed(self, error: NvmlError) -> DriverProblem | None:
         """Whether an error means that the driver as a whole is not there any more; then NVML is closed."""
-        if error.code not in _SESSION:
+        if error.code not in SESSION_OVER:
             return None
         self.close()
         return DriverProblem(self._why(error))
@@ -236,11 +241,14 @@ class Driver:
 
     def _path(self) -> str:
         """The real path of the library, or of a simulation's state file; empty: by its name."""
+        return self._simulation() or self._library(self.root)
+
+    def _simulation(self) -> str:
         root = os.path.normpath(self._host.paths.root)
-        if root != "/" and os.path.exists(state := os.path.join(root, STATE_FILE)):
-            compiled = os.path.join(root, LIBRARY_FILE)
-            return compiled if os.path.exists(compiled) else state
-        return self._library(self.root)
+        state, compiled = os.path.join(root, STATE_FILE), os.path.join(root, LIBRARY_FILE)
+        if root == "/" or not os.path.exists(state):
+            return ""
+        return compiled if os.path.exists(compiled) else state
 
     def _library(self, root: str) -> str:
         for folder in FOLDERS:
@@ -256,14 +264,10 @@ class Driver:
             return StandIn(path)
         if self._api is not None and path == self._loaded:
             return self._api
-        if os.geteuid() == 0 and path and not path.startswith(self._simulated()) and (why := changeable(path)):
+        if os.geteuid() == 0 and path and not self.simulated and (why := changeable(path)):
             raise DriverProblem(f"{why}; a library that others can change is not loaded")
         self._api, self._loaded = _binding(path, by_name=os.path.normpath(self._host.paths.root) == "/"), path
         return self._api
-
-    def _simulated(self) -> str:
-        root = os.path.normpath(self._host.paths.root)
-        return root if root != "/" else "\0"
 
 
 def _binding(path: str, by_name: bool) -> Any:

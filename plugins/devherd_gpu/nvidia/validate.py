@@ -148,7 +148,7 @@ def _offered_as(rule: Sharing) -> str:
     if rule.name:
         return naming.full(rule.name, DOMAIN)
     base = naming.full(rule.resource or "gpu", DOMAIN)
-    return sharing.renamed(base) if rule.rename else base
+    return base + sharing.SUFFIX if rule.rename else base
 
 
 def _system(config: Config) -> Iterator[Problem]:

@@ -2,26 +2,128 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from devherd.values import Inventory
+from devherd.host.events import EventSource, Watched, tree_events, udev_events
+from devherd.values import Evidence, Inventory, Preference, Resource, Skipped
 
+from devherd_gpu.nvidia import preference, resources
 from devherd_gpu.nvidia.config import Config
+from devherd_gpu.nvidia.discovery import Discovery
+from devherd_gpu.nvidia.gpus import Found
+from devherd_gpu.nvidia.nodes import CAPS, IMEX_FOLDER, Nodes, dev_root
+from devherd_gpu.nvidia.nvml import ROOTS, Driver
+from devherd_gpu.nvidia.resources import Plan, Unit
+from devherd_gpu.nvidia.responses import Responses
+from devherd_gpu.nvidia.standinstate import STATE_FILE
+from devherd_gpu.nvidia.validate import GPU
 
 if TYPE_CHECKING:
     from devherd.host import Host
 
+GONE, LOST, NODE, IMEX = "gone", "gpu-lost", "node", "imex"
+"""Kinds of evidence that a scan gives."""
+
 
 class Vendor:
-    """NVIDIA GPUs."""
+    """NVIDIA GPUs. `found` and `plan` are the last scan's, for checks and repairs."""
 
     def __init__(self, config: Config, host: Host) -> None:
-        self._config = config
-        self._host = host
+        self.config = config
+        self.host = host
+        self.driver = Driver(host, config.driver.root)
+        self.found = Found()
+        self.plan = Plan()
+        self._discovery = Discovery(host, self.driver, config.driver.discovery)
+        self._rules = resources.compile_rules(config)
 
     def scan(self) -> Inventory:
-        """Find every GPU."""
-        return Inventory(absent="no GPU found")
+        """Find every GPU and MIG device. A look at /sys and /proc comes first: without a card NVML is not touched."""
+        found = self.found = self._discovery.look()
+        if not self.config.driver.hold:
+            self.driver.close()
+        if found.absent:
+            return Inventory(skipped=found.skipped, absent=found.absent)
+        if found.problem:
+            return self._without_driver(found)
+        chosen = self.plan = resources.plan(found, self._rules, self.config.mig)
+        nodes = Nodes(self.host.view(), dev_root(self.config, self.host, self.driver.root))
+        responses = Responses(self.config, nodes)
+        return Inventory(
+            resources=resources.resources(chosen, responses, self._preference, empty=GPU),
+            evidence=(*_lost(chosen), *self._unusable(chosen, nodes, responses)),
+            skipped=(*found.skipped, *chosen.skipped, *self._left_out(nodes, responses)),
+        )
+
+    def sources(self) -> Sequence[EventSource]:
+        """Nodes that come and go, cards that bind, MIG devices that are made, a driver that arrives."""
+        return [*tree_events(self._folders, "dev"), *udev_events(("pci",))]
+
+    def _folders(self) -> list[Watched]:
+        dev = re.compile(r"nvidia.*|gdrdrv|dxg")
+        path = self.host.path
+        watched = [Watched(path("/dev"), dev), Watched(path(CAPS)), Watched(path(IMEX_FOLDER))]
+        # A containerised driver mounts its root below /run/nvidia when it is ready.
+        watched += [Watched(path(os.path.dirname(root)), re.compile("driver")) for root in ROOTS if root != "/"]
+        if self.host.paths.root != "/":
+            folder, name = os.path.split(path(f"/{STATE_FILE}"))
+            watched.append(Watched(folder, re.compile(re.escape(name)), content=True))
+        if self.host.paths.rdev_table:
+            folder, name = os.path.split(self.host.paths.rdev_table)
+            watched.append(Watched(folder, re.compile(re.escape(name)), content=True))
+        return watched
+
+    def _preference(self, units: Sequence[Unit]) -> Preference:
+        return preference.preference(units, self.config.shares)
+
+    def _without_driver(self, found: Found) -> Inventory:
+        """No device, but the cards are there: the resource stays, and its devices are gone for this reason."""
+        gone = (Evidence(f"pci:{pci}", GONE, bad=True, reason=found.problem) for pci in found.cards)
+        names = sorted({unit.name for unit in self.plan.units} or {GPU})
+        return Inventory(
+            resources=tuple(Resource(name, ()) for name in names),
+            evidence=tuple(gone),
+            skipped=found.skipped,
+        )
+
+    def _unusable(self, chosen: Plan, nodes: Nodes, responses: Responses) -> list[Evidence]:
+        """Evidence against what could not be given as the configuration wants it given."""
+        found: dict[str, Evidence] = {}
+        missing = sorted(set(self.config.imex.channels) - set(responses.channels))
+        by_node = self.config.pass_device_specs
+        for unit in chosen.units:
+            target = unit.target
+            if target.gpu.lost or not target.gpu.pci:
+                continue
+            thing = target.mig.thing if target.mig else target.gpu.thing
+            if by_node and (why := nodes.problem(target.gpu, target.mig)):
+                found.setdefault(thing, Evidence(thing, NODE, bad=True, reason=why))
+            elif missing and self.config.imex.required:
+                why = f"IMEX channel {missing[0]} is required and has no node in {IMEX_FOLDER}"
+                found.setdefault(thing, Evidence(thing, IMEX, bad=True, reason=why))
+        return list(found.values())
+
+    def _left_out(self, nodes: Nodes, responses: Responses) -> list[Skipped]:
+        """What answers lack although the configuration asks for it."""
+        skipped = [
+            Skipped(f"IMEX channel {channel}", "imex", f"has no node in {IMEX_FOLDER}: containers get none")
+            for channel in sorted(set(self.config.imex.channels) - set(responses.channels))
+            if not self.config.imex.required
+        ]
+        skipped += [
+            Skipped(extra, extra, "none of its device nodes is there: containers get none")
+            for extra in responses.extras
+            if not nodes.extra(extra)
+        ]
+        return skipped
+
+
+def _lost(chosen: Plan) -> list[Evidence]:
+    lost = {unit.target.gpu.thing: unit.target.gpu.lost for unit in chosen.units if unit.target.gpu.lost}
+    return [Evidence(thing, LOST, bad=True, reason=why) for thing, why in lost.items()]
 
 
 def make(config: Config, host: Host) -> Vendor:
