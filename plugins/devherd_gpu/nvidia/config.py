@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from devherd_gpu.common.sharing import MOST
+from devherd_gpu.nvidia.healthconfig import Health
 
 SELECTOR = {"form": "a selector: 0, GPU-..., 0000:1b:00.0, model:*H100*, profile:1g.10gb; see plugins/gpu-nvidia.md"}
 Selectors = tuple[str, ...]
@@ -90,16 +91,6 @@ class Sharing(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-class Health(Struct, frozen=True, forbid_unknown_fields=True):
-    """What counts against a GPU. Times and debounce are in devherd.yaml."""
-
-    events: Annotated[bool, Meta(description="watch the driver's events (Xid errors and others)")] = True
-    ignore_xids: Annotated[tuple[int, ...], Meta(description="Xid numbers that count for nothing")] = ()
-    count_xids: Annotated[
-        tuple[int, ...], Meta(description="Xid numbers that make a GPU unhealthy even if they are an application's")
-    ] = ()
-
-
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """NVIDIA GPUs, whole, partitioned (MIG) or shared."""
 
@@ -139,4 +130,4 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     imex: Annotated[Imex, Meta(description="IMEX channels")] = field(default_factory=Imex)
     cdi: Annotated[Cdi, Meta(description="Container Device Interface")] = field(default_factory=Cdi)
     driver: Annotated[Driver, Meta(description="the driver")] = field(default_factory=Driver)
-    health: Annotated[Health, Meta(description="health")] = field(default_factory=Health)
+    health: Annotated[Health, Meta(description="when a GPU counts as unhealthy")] = field(default_factory=Health)

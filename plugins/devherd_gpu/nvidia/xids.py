@@ -6,7 +6,7 @@ not count by default is what the vendor's device plugin skips; every other numbe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -197,22 +197,3 @@ class Policy(NamedTuple):
     def counts(self, number: int) -> bool:
         """Whether an event of this number is a fault."""
         return number in self.counted or not (self.nothing or number in self.skipped)
-
-
-NOTHING = ("all", "xids")
-"""Words that stand for every number in the vendor's DP_DISABLE_HEALTHCHECKS."""
-
-
-def policy(disable: Collection[str | int] = (), enable: Collection[str | int] = ()) -> Policy:
-    """The defaults with a user's changes: numbers, or the words in NOTHING. Others are an error of `validate`."""
-    return Policy(SKIPPED | numbers(disable), numbers(enable), any(str(item).lower() in NOTHING for item in disable))
-
-
-def numbers(items: Collection[str | int]) -> frozenset[int]:
-    """The numbers among them."""
-    return frozenset(int(item) for item in items if str(item).strip().isdecimal())
-
-
-def wrong(items: Collection[str | int], words: Collection[str] = ()) -> list[str]:
-    """Those that are neither a number nor one of the words."""
-    return [str(item) for item in items if not str(item).strip().isdecimal() and str(item).lower() not in words]
