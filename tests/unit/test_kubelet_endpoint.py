@@ -184,3 +184,41 @@ def test_a_start_sweeps_what_an_earlier_life_left(folder: str, sockets: list[soc
     assert sweep(folder) == ["generic.example.com_renamed.sock"]
     assert lives.intact("subfolder")
     assert sorted(os.listdir(lives.folder)) == ["gpu.example.com_gpu.sock", "note.sock"]
+
+
+def test_a_start_sweeps_the_top_level_too(folder: str, sockets: list[socket.socket]) -> None:
+    """A resource that left the configuration while its front was dead: nobody else takes its link away."""
+    gone, lives = Endpoint(folder, "generic", "example.com/renamed"), Endpoint(folder, "gpu", "example.com/gpu")
+    serve(gone, sockets)
+    gone.publish("top")
+    sockets.pop().close()
+    serve(lives, sockets)
+    lives.publish("top")
+    others = os.path.join(folder, "other-vendor.sock")
+    socket.socket(socket.AF_UNIX).bind(others)
+    assert sorted(sweep(folder)) == ["devherd-generic.example.com_renamed.sock", "generic.example.com_renamed.sock"]
+    assert lives.intact("top")
+    assert lives.intact("subfolder")
+    assert sorted(os.listdir(folder)) == ["devherd", "devherd-gpu.example.com_gpu.sock", "other-vendor.sock"]
+
+
+def test_a_start_sweeps_names_that_a_killed_process_was_about_to_change(
+    folder: str, sockets: list[socket.socket]
+) -> None:
+    """Bound and not yet listening, or linked and not yet renamed: only whether its maker lives can tell."""
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    endpoint = Endpoint(folder, "generic", "example.com/a")
+    serve(endpoint, sockets)
+    names = {
+        os.path.join(endpoint.folder, f".abcd1234.{done.pid}.1"): True,
+        os.path.join(folder, f".devherd.abcd1234.{done.pid}"): True,
+        os.path.join(endpoint.folder, f".abcd1234.{os.getpid()}.1"): False,
+        os.path.join(folder, f".devherd.abcd1234.{os.getpid()}"): False,
+        os.path.join(folder, ".12345678"): False,
+    }
+    for path in names:
+        socket.socket(socket.AF_UNIX).bind(path)
+    assert sorted(sweep(folder)) == sorted(os.path.basename(path) for path, dead in names.items() if dead)
+    assert {path: not os.path.exists(path) for path in names} == names
+    assert endpoint.intact("subfolder")

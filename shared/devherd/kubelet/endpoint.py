@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 
 from devherd.kubelet.folder import FolderId, folder_id
@@ -17,6 +18,8 @@ from devherd.kubelet.layout import TOP
 from devherd.sha1 import sha1_hex
 
 _SUBFOLDER = "devherd"
+_IN_SUBFOLDER = re.compile(r"\.[0-9a-f]{8}\.(?P<pid>[0-9]+)\.[0-9]+|.*\.sock")
+_AT_TOP = re.compile(rf"\.{_SUBFOLDER}\.[0-9a-f]{{8}}\.(?P<pid>[0-9]+)|{_SUBFOLDER}-.*\.sock")
 _PATH_MAX = 107  # bytes of sun_path before its NUL (unix(7)); the kubelet dials the full path
 
 
@@ -159,24 +162,39 @@ class Endpoint:
 
 
 def sweep(device_plugins: str) -> list[str]:
-    """Remove the sockets in our subfolder that nobody listens on, of whatever earlier life; return their names.
+    """Remove our sockets that nobody listens on, of whatever earlier life, in both layouts; return their names.
 
-    To be called once at a start. Sockets get their names only once they listen, so what does not accept is dead.
+    To be called once at a start. Sockets get their names only once they listen, so what does not accept is dead; a
+    name that was to be changed tells who was about to do it.
     """
-    folder = os.path.join(device_plugins, _SUBFOLDER)
+    dead = []
+    for folder, ours in ((os.path.join(device_plugins, _SUBFOLDER), _IN_SUBFOLDER), (device_plugins, _AT_TOP)):
+        for name in _names(folder):
+            path, match = os.path.join(folder, name), ours.fullmatch(name)
+            status = _lstat(path)
+            if match is None or status is None or not stat.S_ISSOCK(status.st_mode):
+                continue
+            if not (_lives(int(match["pid"])) if match["pid"] else accepts(path)):
+                _unlink(path)
+                dead.append(name)
+    return dead
+
+
+def _names(folder: str) -> list[str]:
     try:
-        names = sorted(os.listdir(folder))
+        return sorted(os.listdir(folder))
     except OSError:
         return []
-    dead = []
-    for name in names:
-        status = _lstat(os.path.join(folder, name))
-        if not name.endswith(".sock") or status is None or not stat.S_ISSOCK(status.st_mode):
-            continue
-        if not accepts(os.path.join(folder, name)):
-            _unlink(os.path.join(folder, name))
-            dead.append(name)
-    return dead
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _lstat(path: str) -> os.stat_result | None:
