@@ -22,6 +22,7 @@ _RUNTIME = "/run/e2e"
 _REMOVE = "DEVHERD_E2E_REMOVE"
 _KEPT_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "kmsg", "fuse", "kvm", "loop-control")
 _LOOPS = 16
+_NUMA = "/sys/devices/system/node"
 
 
 class Unusable(Exception):
@@ -119,6 +120,26 @@ def _devices(folder: Path) -> None:
     (made / "pts").mkdir()
     _run("mount", "-t", "devpts", "-o", "newinstance,ptmxmode=0666,mode=620", "devpts", str(made / "pts"))
     _run("mount", "--move", str(made), "/dev")
+
+
+def two_numa_nodes(folder: Path) -> None:
+    """Have the kubelet see two NUMA nodes, of which a small machine has one: the processors are dealt out to both."""
+    processors = sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*"))
+    for number in (0, 1):
+        node = folder / f"node{number}"
+        (node / "hugepages").mkdir(parents=True)
+        (node / "meminfo").write_text(f"Node {number} MemTotal:       4000000 kB\n")
+        (node / "distance").write_text("10 20\n" if number == 0 else "20 10\n")
+        for processor in processors[number::2]:
+            (node / processor.name).symlink_to(processor)
+    for name in ("online", "possible", "has_cpu", "has_memory"):
+        (folder / name).write_text("0-1\n")
+    _run("mount", "--bind", str(folder), _NUMA)
+
+
+def own_numa_nodes() -> None:
+    """End that."""
+    _run("umount", _NUMA)
 
 
 def make_node(path: str, major: int, minor: int) -> None:

@@ -23,7 +23,7 @@ GENERIC = "generic"
 _PROGRAM = """
 [program:{name}]
 command = {python} -I -m devherd.launcher --name {name} --lock {run}/{name}.lock --nofile 4096
-  -- {python} -m devherd.front --plugin {name} --manifest more_generic:{name} --config {config}
+  -- {python} -m devherd.front --plugin {name} --manifest {manifest} --config {config}
 environment = NOTIFY_SOCKET="",PYTHONPATH="{here}"
 startsecs = 1
 startretries = 1000
@@ -76,7 +76,7 @@ class Suite(Instance):
     """devherd under supervisord. `plugins` maps a program's name to the rules it serves.
 
     `generic` is the program as it is shipped; other names are more programs of the same vendor, each with its own front
-    and probe.
+    and probe. `vendors` has programs of other vendors: name -> manifest (found beside this file) and configuration.
     """
 
     def __init__(
@@ -84,13 +84,17 @@ class Suite(Instance):
         plugins: Mapping[str, Sequence[Mapping[str, Any]]],
         settings: Mapping[str, Any] | None = None,
         name: str = "e2e",
+        vendors: Mapping[str, tuple[str, Mapping[str, Any]]] | None = None,
     ) -> None:
         paths = {"device_plugins": str(DEVICE_PLUGINS), "pod_resources": POD_RESOURCES, "cdi": "/var/run/cdi"}
-        more = [plugin for plugin in plugins if plugin != GENERIC]
+        others = dict(vendors or {})
+        more = [plugin for plugin in (*plugins, *others) if plugin != GENERIC]
         merged = {"paths": paths, **({"vendors": more} if more else {}), **(settings or {})}
         self._plugins = {
             plugin: json.dumps({"domain": "example.com", "devices": list(rules)}) for plugin, rules in plugins.items()
         }
+        self._plugins |= {plugin: json.dumps(config) for plugin, (_, config) in others.items()}
+        self._manifests = {plugin: manifest for plugin, (manifest, _) in others.items()}
         wish = Wish(
             node=None,
             simulate_kubelet=False,
@@ -107,6 +111,7 @@ class Suite(Instance):
             if plugin != GENERIC:
                 program = _PROGRAM.format(
                     name=plugin,
+                    manifest=self._manifests.get(plugin, f"more_generic:{plugin}"),
                     python=sys.executable,
                     here=Path(__file__).parent,
                     run=layout.run,
@@ -121,10 +126,13 @@ class Suite(Instance):
         return tuple(self._plugins)
 
     def configure(self, plugin: str, rules: Sequence[Mapping[str, Any]]) -> None:
+        """Write other rules of a plugin and have them read."""
+        self.reconfigure(plugin, {"domain": "example.com", "devices": list(rules)})
+
+    def reconfigure(self, plugin: str, config: Mapping[str, Any]) -> None:
         """Write another configuration of a plugin and have it read."""
-        text = json.dumps({"domain": "example.com", "devices": list(rules)})
         path = Path(self.layout.at("etc", "plugins.d", f"{plugin}.yaml"))
-        path.write_text(text)
+        path.write_text(json.dumps(config))
         os.kill(self.front(plugin)["pid"], signal.SIGHUP)
 
     def front(self, plugin: str = GENERIC) -> dict[str, Any]:
