@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from devherd.host import Host
     from devherd.host.events import EventSource
+    from devherd.host.tree import Tree
     from devherd.values import Device, Evidence, Inventory
 
 
@@ -61,6 +62,18 @@ class Repairs(Protocol):
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """A plugin's part of the simulator: its hardware as a tree (devherd.host.tree), made from options.
+
+    `options` is a msgspec Struct with a default for each field. A fault is a value of an option. `tree` raises
+    ValueError for options that no hardware can have.
+    """
+
+    options: type[Any]
+    tree: Callable[[Any], Tree]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What watcher, CLI, front and simulator know of a plugin without importing its vendor.
 
@@ -69,7 +82,7 @@ class Manifest:
     `validate` checks what the schema cannot say and returns (key path, message) pairs. `captures` are glob patterns of
     logical paths in /sys and /proc that a capture of a node takes in addition to the usual ones (capture/choice.py).
     `importers` maps what `devherd config import` calls another plugin to `module:function`, called with a
-    config.rival.Rival; it returns a config.rival.Imported.
+    config.rival.Rival; it returns a config.rival.Imported. `simulator` is `module:attribute` of a Simulated.
     """
 
     name: str
@@ -80,6 +93,7 @@ class Manifest:
     validate: Callable[[Any], list[tuple[tuple[str | int, ...], str]]] | None = None
     importers: dict[str, str] = field(default_factory=dict)
     captures: tuple[str, ...] = ()
+    simulator: str = ""
 
 
 def load_object(reference: str) -> Any:

@@ -31,4 +31,5 @@ MANIFEST = Manifest(
     validate=validate,
     importers={"amd": "devherd_gpu.amd.importer:load"},
     captures=CAPTURES,
+    simulator="devherd_gpu.amd.simulate:SIMULATED",
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from devherd.host.tree import Tree
+from devherd.vendor import Simulated
+from msgspec import Struct
 
 from devherd_gpu.amd.gpus import MODULE, PLATFORM
 from devherd_gpu.amd.kfd import XGMI
@@ -17,12 +17,13 @@ NODES = f"{KFD_FOLDER}/topology/nodes"
 PARTS = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4, "CPX": 8}
 
 
-@dataclass(frozen=True)
-class Mi300:
+class Mi300(Struct, frozen=True, forbid_unknown_fields=True):
     """A node of like GPUs. `compute` and `memory` are how each is split; empty: the GPU has no such modes.
 
     `xgmi`: all GPUs are joined to each other, else by PCI Express. The GPUs are dealt out over `numa_nodes` in equal
-    blocks; 0: the firmware says nothing (-1).
+    blocks; 0: the firmware says nothing (-1). `lost` are GPUs, by number, that fell off the bus; the others keep the
+    numbers of their nodes until a boot. `no_kfd`: GPUs that the compute driver dropped. `uncorrectable` and
+    `temperature` (°C) are by GPU number.
     """
 
     count: int = 8
@@ -38,6 +39,10 @@ class Mi300:
     gfx: int = 90402
     spare_platform: int = 0
     driver: str = "amdgpu"
+    lost: tuple[int, ...] = ()
+    no_kfd: tuple[int, ...] = ()
+    uncorrectable: dict[int, int] = {}
+    temperature: dict[int, int] = {}
 
     def address(self, n: int) -> str:
         """The n-th GPU's PCI address."""
@@ -64,8 +69,11 @@ def tree(node: Mi300) -> Tree:
     places = _places(node)
     _functions(made, node)
     for index, (n, part) in enumerate(places):
+        if n in node.lost:
+            continue
         _partition(made, node, index, n, part)
-        _kfd(made, node, cpus, index, places)
+        if n not in node.no_kfd:
+            _kfd(made, node, cpus, index, places)
     for spare in range(node.spare_platform):
         _drm(made, f"{PLATFORM}/amdgpu_xcp_{len(places) - node.count + spare}", len(places) + spare)
     return made
@@ -83,7 +91,7 @@ def folder(node: Mi300, n: int) -> str:
 
 
 def _functions(made: Tree, node: Mi300) -> None:
-    for n in range(node.count):
+    for n in (n for n in range(node.count) if n not in node.lost):
         place = folder(node, n)
         made.pci(
             place,
@@ -102,10 +110,18 @@ def _functions(made: Tree, node: Mi300) -> None:
             made.write(place, current_compute_partition=node.mode(n), available_compute_partition=", ".join(PARTS))
         if node.memory:
             made.write(place, current_memory_partition=node.memory, available_memory_partition="NPS1, NPS4")
-        made.write(f"{place}/ras", umc_err_count="ue: 0\nce: 0", gfx_err_count="ue: 0\nce: 0")
+        made.write(
+            f"{place}/ras", umc_err_count=f"ue: {node.uncorrectable.get(n, 0)}\nce: 0", gfx_err_count="ue: 0\nce: 0"
+        )
         made.write(f"{place}/ras", gpu_vram_bad_pages="")
         sensor = f"{place}/hwmon/hwmon{n}"
-        made.write(sensor, name="amdgpu", temp1_input=45000, temp1_crit=100000, temp1_label="junction")
+        made.write(
+            sensor,
+            name="amdgpu",
+            temp1_input=node.temperature.get(n, 45) * 1000,
+            temp1_crit=100000,
+            temp1_label="junction",
+        )
 
 
 def _partition(made: Tree, node: Mi300, index: int, n: int, part: int) -> None:
@@ -136,8 +152,11 @@ def _kfd(made: Tree, node: Mi300, cpus: int, index: int, places: list[tuple[int,
     }
     place = f"{NODES}/{cpus + index}"
     made.write(place, gpu_id=1000 + index, properties="\n".join(f"{key} {value}" for key, value in values.items()))
-    others = [other for other in range(len(places)) if other != index]
+    others = [other for other in range(len(places)) if other != index and places[other][0] not in node.lost]
     for link, other in enumerate(others):
         kind = XGMI if node.xgmi or places[other][0] == n else 2
         text = f"type {kind}\nnode_from {cpus + index}\nnode_to {cpus + other}\nweight 15"
         made.write(f"{place}/io_links/{link}", properties=text)
+
+
+SIMULATED = Simulated(Mi300, tree)

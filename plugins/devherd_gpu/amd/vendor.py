@@ -27,7 +27,7 @@ from devherd_gpu.amd.gpus import Found, Gpu, Partition, facts, find
 from devherd_gpu.common.naming import NameRule, full
 from devherd_gpu.common.naming import chosen as name_of
 from devherd_gpu.common.selectors import Facts, any_fits, parse_all, unmatched
-from devherd_gpu.common.sharing import ShareRule, ids, renamed
+from devherd_gpu.common.sharing import ShareRule, ids
 from devherd_gpu.common.sharing import chosen as share_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class AmdVendor:
                 f"sharing[{n}]",
                 parse_all(rule.select),
                 rule.replicas,
-                mode="renamed" * rule.rename,
+                rename=rule.rename,
                 one_each=rule.one_each,
             )
             for n, rule in enumerate(config.sharing)
@@ -119,7 +119,7 @@ class AmdVendor:
 
     def _offer(self, gpu: Gpu, part: Partition, known: Facts, resource: str) -> Offer:
         rule = share_of(self._shares, resource, known)
-        return Offer(gpu, part, known, renamed(resource) if rule and rule.mode else resource, rule)
+        return Offer(gpu, part, known, rule.offered_as(resource) if rule else resource, rule)
 
     def _idle(self, every: Sequence[Facts]) -> Iterator[Skipped]:
         """Selectors that mean nothing now."""

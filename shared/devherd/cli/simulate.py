@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -189,6 +190,35 @@ def renumber(app: App, moves: tuple[str, ...]) -> int:
     if not all(pairs.values()):
         raise Fault("give each move as OLD=NEW, two device paths", code=USAGE)
     return _hardware(app, f"{count(len(pairs), 'device')} moved", "renumber", moves=pairs)
+
+
+@simulate.command()
+@click.argument("plugin")
+@click.argument("options", nargs=-1, metavar="[OPTION=VALUE]...")
+@common
+def hardware(app: App, plugin: str, options: tuple[str, ...]) -> int:
+    """Change the hardware that PLUGIN simulates: how much, of what kind, in what state.
+
+    A fault is an option too: gpu-amd lost=[3] takes GPU 3 off the bus, lost=[] brings it back. Values are JSON; what is
+    no JSON is text. Without OPTION the present ones are shown.
+    """
+    changes: dict[str, Any] = {}
+    for word in options:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise Fault(f"{word}: no =", "Write OPTION=VALUE, as in lost=[3].", code=USAGE)
+        changes[key] = _json_or_text(text)
+    if changes:
+        return _hardware(app, f"{plugin}: {', '.join(options)}", "alter", plugin=plugin, options=changes)
+    app.out.document(Link.to(app.place).runner("node").get("hardware", {}).get(plugin, {}))
+    return OK
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 @simulate.command("set", epilog=help_text())

@@ -8,10 +8,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from devherd.control import PollServer, Reply, Request, wait_readable
+from devherd.sim.node import Node
 
 if TYPE_CHECKING:
     from devherd.run.instance import Instance
 
+NODE_OPS = ("node", "break", "heal", "renumber", "alter")
 KUBELET_ACTIONS = ("start", "stop", "restart", "kill", "freeze", "unfreeze")
 
 
@@ -19,7 +21,8 @@ class RunControl:
     """Serves `run.control.sock` on a thread of its own, one request after the other.
 
     `{"op": "ping"}`, `{"op": "status"}`, `{"op": "kubelet", "action": ...}`, `{"op": "reboot"}`, `{"op": "node"}`,
-    `{"op": "break", "device": path}`, `{"op": "heal", "device": path}`, `{"op": "renumber", "moves": {old: new}}`.
+    `{"op": "break", "device": path}`, `{"op": "heal", "device": path}`, `{"op": "renumber", "moves": {old: new}}`,
+    `{"op": "alter", "plugin": name, "options": {...}}`.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -60,8 +63,8 @@ class RunControl:
         if op == "reboot":
             instance.reboot()
             return self._status()
-        if op not in ("node", "break", "heal", "renumber"):
-            raise ValueError(f"unknown op {op!r}; there are ping, status, kubelet, reboot, node, break, heal, renumber")
+        if op not in NODE_OPS:
+            raise ValueError(f"unknown op {op!r}; there are ping, status, kubelet, reboot, {', '.join(NODE_OPS)}")
         node = instance.node
         if node is None:
             raise ValueError("this instance has no simulated node; its devices are the machine's own")
@@ -74,7 +77,13 @@ class RunControl:
             if not isinstance(moves, dict) or not all(isinstance(new, str) for new in moves.values()):
                 raise ValueError('"moves" must be an object of device paths: {"/dev/x5": "/dev/x4"}')
             node.renumber(moves)
-        return {"node": node.spec.name, "present": node.present(), "absent": node.absent()}
+        elif op == "alter":
+            options = request.get("options")
+            if not isinstance(node, Node) or not isinstance(options, dict):
+                raise ValueError('"options" must be an object, and the node a simulated one')
+            node.alter(_text(request, "plugin"), options)
+        hardware = node.hardware_options() if isinstance(node, Node) else {}
+        return {"node": node.spec.name, "present": node.present(), "absent": node.absent(), "hardware": hardware}
 
     def _kubelet(self, action: str, request: Request) -> Reply:
         if action not in KUBELET_ACTIONS:

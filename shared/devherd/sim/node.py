@@ -11,11 +11,13 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from devherd.sim.files import NodeFiles
+from devherd.sim.hardware import Hardware, HardwareError, Planted
 from devherd.sim.nodespec import Devices, NodeSpec, fill
 from devherd.sim.places import NodeRoot
 
@@ -33,6 +35,13 @@ def no_device(path: str, there: Sequence[str], kind: str = "") -> str:
     return f"there is no {kind}device {path}; there are: {', '.join(there[:8]) or 'none'}{more}"
 
 
+def _planted(files: NodeFiles, hardware: tuple[Hardware, ...]) -> Planted:
+    try:
+        return Planted(files, hardware)
+    except HardwareError as error:
+        raise NodeError(str(error)) from None
+
+
 class Placed(Struct):
     """One device: the group it is of, its index there, the slot it has now, and whether it is there."""
 
@@ -45,6 +54,7 @@ class Placed(Struct):
 class _State(Struct):
     spec: NodeSpec
     devices: list[Placed]
+    hardware: tuple[Hardware, ...] = ()
 
 
 class Node:
@@ -54,17 +64,19 @@ class Node:
         self.root = root
         self._files = NodeFiles(root)
         self._state = state
+        self._planted = _planted(self._files, state.hardware)
 
     @classmethod
     def build(cls, spec: NodeSpec, root: str) -> Node:
         """Create the files below an empty or missing folder."""
         devices = [Placed(g, i, i) for g, group in enumerate(spec.devices) for i in range(group.count)]
-        node = cls(root, _State(spec, devices))
+        node = cls(root, _State(spec, devices, spec.hardware))
         for folder in ("dev", "sys/dev/char", "sys/dev/block", "sys/class", "sys/bus/pci/devices", "proc", "etc"):
             os.makedirs(os.path.join(root, folder), exist_ok=True)
         node._files.write("/etc/machine-id", spec.machine_id + "\n")
         node._files.new_boot_id()
         node._write_table()
+        node._planted.plant()
         for device in devices:
             node._appear(device)
         node._save()
@@ -158,6 +170,20 @@ class Node:
         for device, _ in targets:
             self._appear(device)
         self._save()
+
+    def alter(self, plugin: str, changes: dict[str, Any]) -> None:
+        """Change what a plugin simulates: another state, another number, a fault. Raises NodeError."""
+        try:
+            self._planted.alter(plugin, changes)
+        except HardwareError as error:
+            raise NodeError(str(error)) from None
+        self._state.hardware = self._planted.hardware
+        self._write_table()
+        self._save()
+
+    def hardware_options(self) -> dict[str, dict[str, Any]]:
+        """Plugin -> the options of what it simulates here, as they are now."""
+        return {each.plugin: each.options for each in self._state.hardware}
 
     def reboot(self, *, compact: bool = True) -> None:
         """A new boot id; with `compact` the kernel numbers what it finds from 0, so devices after a lost one move."""
@@ -255,7 +281,7 @@ class Node:
             if device.present:
                 group = self._group(device)
                 rows.append(f"{group.node_path(device.slot)} {group.kind} {group.major} {group.minor + device.slot}")
-        self._files.write_rdev_table(rows)
+        self._files.write_rdev_table([*rows, *self._planted.rows()])
 
     def _save(self) -> None:
         path = os.path.join(self.root, _STATE)

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from devherd.config.load import load_struct
 from devherd.config.problems import ConfigError
+from devherd.sim.hardware import Hardware
 
 NODES = os.path.join(os.path.dirname(__file__), "nodes")
 _INDEX = re.compile(r"\{n(:[0-9]*[xd])?\}")
@@ -61,6 +62,7 @@ class NodeSpec(Struct, frozen=True, forbid_unknown_fields=True):
     title: Annotated[str, Meta(description="one line for people")] = ""
     machine_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="machine-id(5)")] = "d" * 32
     devices: Annotated[tuple[Devices, ...], Meta(description="what it has")] = ()
+    hardware: Annotated[tuple[Hardware, ...], Meta(description="hardware that plugins know how to simulate")] = ()
 
 
 def load(name_or_path: str) -> NodeSpec:
