@@ -157,6 +157,8 @@ class NvidiaNode:
     # -- what a probe makes of it
 
     def vendor(self, **config: Any) -> Vendor:
+        """A vendor that listens to no events, unless `health` says so: a thread for each would outlive its test."""
+        config = {"health": {"events": False}, **config}
         return Vendor(msgspec.convert(config, Config), self.host)
 
     def scan(self, **config: Any) -> Inventory:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 from devherd.host.sysfs import Sysfs
@@ -153,8 +153,11 @@ class Driver:
         self._stamp: tuple[object, ...] = ()
         self._api: Any = None
         self._loaded = ""
+        self._about: object = None
         self.generation = 0
         """Counts openings: handles and everything that was learnt with an earlier number is void."""
+        self.before_close: Callable[[], None] = lambda: None
+        """Called before NVML is shut down, for threads that wait in it."""
 
     @property
     def root(self) -> str:
@@ -180,14 +183,19 @@ class Driver:
             self.close()
         if self._nvml is None:
             self._nvml = self._start(path)
-            self._stamp = stamp
+            self._stamp, self._about = stamp, about
             self.generation += 1
         return self._nvml
+
+    def again(self) -> Nvml:
+        """NVML as the last `open` had it. Raises DriverProblem."""
+        return self.open(self._about)
 
     def close(self) -> None:
         """Let go of the driver; `open` takes it again."""
         nvml, self._nvml = self._nvml, None
         if nvml is not None:
+            self.before_close()
             try:
                 nvml.call("nvmlShutdown")
             except NvmlError as error:

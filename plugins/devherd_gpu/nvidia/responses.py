@@ -39,6 +39,11 @@ class Target(Struct, frozen=True):
         return self.mig.uuid if self.mig else self.gpu.uuid
 
     @property
+    def thing(self) -> str:
+        """Its identity for health: the card's, or the MIG device's."""
+        return self.mig.thing if self.mig else self.gpu.thing
+
+    @property
     def place(self) -> str:
         """NVML's index, `3` or `3:1`; empty while it has none."""
         if self.gpu.index < 0:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from devherd.host.events import EventSource, Watched, tree_events, udev_events
-from devherd.values import Evidence, Inventory, Preference, Resource, Skipped
+from devherd.values import Device, Evidence, Inventory, Preference, Resource, Skipped
 
 from devherd_gpu.nvidia import preference, resources
 from devherd_gpu.nvidia.config import Config
 from devherd_gpu.nvidia.discovery import Discovery
 from devherd_gpu.nvidia.gpus import Found
+from devherd_gpu.nvidia.health import Monitor
 from devherd_gpu.nvidia.nodes import CAPS, IMEX_FOLDER, Nodes, dev_root
-from devherd_gpu.nvidia.nvml import ROOTS, Driver
+from devherd_gpu.nvidia.nvml import ROOTS, Driver, DriverProblem, NvmlError
 from devherd_gpu.nvidia.resources import Plan, Unit
 from devherd_gpu.nvidia.responses import Responses
 from devherd_gpu.nvidia.standinstate import STATE_FILE
@@ -24,8 +26,10 @@ from devherd_gpu.nvidia.validate import GPU
 if TYPE_CHECKING:
     from devherd.host import Host
 
-GONE, LOST, NODE, IMEX = "gone", "gpu-lost", "node", "imex"
-"""Kinds of evidence that a scan gives."""
+logger = logging.getLogger("devherd_gpu.nvidia")
+
+GONE, NODE, IMEX = "gone", "node", "imex"
+"""Kinds of evidence that a scan gives, beside the monitor's."""
 
 
 class Vendor:
@@ -37,30 +41,67 @@ class Vendor:
         self.driver = Driver(host, config.driver.root)
         self.found = Found()
         self.plan = Plan()
+        self.monitor = Monitor(config.health)
+        self.driver.before_close = self.monitor.release
         self._discovery = Discovery(host, self.driver, config.driver.discovery)
         self._rules = resources.compile_rules(config)
 
     def scan(self) -> Inventory:
         """Find every GPU and MIG device. A look at /sys and /proc comes first: without a card NVML is not touched."""
-        found = self.found = self._discovery.look()
-        if not self.config.driver.hold:
-            self.driver.close()
+        try:
+            return self._scanned(self._discovery.look())
+        finally:
+            self._let_go()
+
+    def check(self, devices: Sequence[Device]) -> Iterable[Evidence]:
+        """What events and readings say about the GPUs of the last scan."""
+        try:
+            return self.monitor.check(self.driver.again())
+        except NvmlError as error:
+            self.driver.failed(error)
+        except DriverProblem:
+            pass  # the next scan says so
+        finally:
+            self._let_go()
+        return self.monitor.known()
+
+    def sources(self) -> Sequence[EventSource]:
+        """Nodes that come and go, cards that bind, MIG devices that are made, a driver that arrives."""
+        events = self.monitor.sources() if self.config.driver.hold else ()
+        return [*tree_events(self._folders, "dev"), *udev_events(("pci",)), *events]
+
+    def _scanned(self, found: Found) -> Inventory:
+        self.found = found
         if found.absent:
             return Inventory(skipped=found.skipped, absent=found.absent)
         if found.problem:
             return self._without_driver(found)
         chosen = self.plan = resources.plan(found, self._rules, self.config.mig)
+        self._monitor(chosen)
         nodes = Nodes(self.host.view(), dev_root(self.config, self.host, self.driver.root))
         responses = Responses(self.config, nodes)
         return Inventory(
             resources=resources.resources(chosen, responses, self._preference, empty=GPU),
-            evidence=(*_lost(chosen), *self._unusable(chosen, nodes, responses)),
+            evidence=(*self.monitor.faults(), *self._unusable(chosen, nodes, responses)),
             skipped=(*found.skipped, *chosen.skipped, *self._left_out(nodes, responses)),
         )
 
-    def sources(self) -> Sequence[EventSource]:
-        """Nodes that come and go, cards that bind, MIG devices that are made, a driver that arrives."""
-        return [*tree_events(self._folders, "dev"), *udev_events(("pci",))]
+    def _monitor(self, chosen: Plan) -> None:
+        """Have the GPUs that are offered watched."""
+        gpus = {unit.target.gpu.uuid: unit.target.gpu for unit in chosen.units if unit.target.gpu.pci}
+        if not gpus:
+            return
+        things = {unit.target.thing for unit in chosen.units}
+        try:
+            self.monitor.looked(self.driver.again(), tuple(gpus.values()), things, self.driver.generation)
+        except NvmlError as error:
+            self.driver.failed(error)
+        except DriverProblem as problem:
+            logger.warning("the driver went away during a scan: %s", problem)
+
+    def _let_go(self) -> None:
+        if not self.config.driver.hold:
+            self.driver.close()
 
     def _folders(self) -> list[Watched]:
         dev = re.compile(r"nvidia.*|gdrdrv|dxg")
@@ -98,7 +139,7 @@ class Vendor:
             target = unit.target
             if target.gpu.lost or not target.gpu.pci:
                 continue
-            thing = target.mig.thing if target.mig else target.gpu.thing
+            thing = target.thing
             if by_node and (why := nodes.problem(target.gpu, target.mig)):
                 found.setdefault(thing, Evidence(thing, NODE, bad=True, reason=why))
             elif missing and self.config.imex.required:
@@ -119,11 +160,6 @@ class Vendor:
             if not nodes.extra(extra)
         ]
         return skipped
-
-
-def _lost(chosen: Plan) -> list[Evidence]:
-    lost = {unit.target.gpu.thing: unit.target.gpu.lost for unit in chosen.units if unit.target.gpu.lost}
-    return [Evidence(thing, LOST, bad=True, reason=why) for thing, why in lost.items()]
 
 
 def make(config: Config, host: Host) -> Vendor:
