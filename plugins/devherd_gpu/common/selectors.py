@@ -21,6 +21,7 @@ Facts = Mapping[str, tuple[str, ...]]
 _INDEX = re.compile(r"\d{1,4}(:\d{1,4})?", re.ASCII)
 _ID = re.compile(r"(GPU|MIG)-.*", re.ASCII | re.IGNORECASE)
 _PCI = re.compile(r"([0-9a-f*?]{1,8}:)?[0-9a-f*?]{1,2}:[0-9a-f*?]{1,2}(\.[0-7*?])?", re.ASCII | re.IGNORECASE)
+_SHORT_PCI = re.compile(r"[0-9a-f*?]{1,2}:[0-9a-f*?]{1,2}(\.[0-7*?])?", re.ASCII | re.IGNORECASE)
 
 
 class Selector(NamedTuple):
@@ -84,7 +85,7 @@ def unmatched(selectors: Iterable[Selector], every: Sequence[Facts]) -> list[Sel
 def _checked(kind: str, pattern: str, text: str) -> Selector:
     if kind == "pci" and not _PCI.fullmatch(pattern) and "*" not in pattern:
         raise ValueError(f"{pattern!r} is no PCI address: write it like 0000:1b:00.0 (* matches any digits)")
-    if kind == "pci" and pattern.count(":") == 1:
+    if kind == "pci" and _SHORT_PCI.fullmatch(pattern):
         pattern = f"0000:{pattern}"
     if kind == "index" and not re.fullmatch(r"[\d:*?\[\]-]+", pattern):
         raise ValueError(f"{pattern!r} is no index: write 0, or 0:1 for a partition")
