@@ -288,6 +288,41 @@ def test_19_fixed_kubelets_leave_the_newer_registration_alone(bench: Bench) -> N
     assert bench.resource() == (3, 3)
 
 
+def test_19_fixed_kubelets_ask_the_older_server_again_when_the_newer_ends(bench: Bench) -> None:
+    bench.client.set(fixed_disconnect=True)
+    old = bench.plugin(endpoint="one.sock")
+    new = bench.plugin(endpoint="two.sock", count=3)
+    new.stop()
+    bench.client.wait(event="promoted", resource=RES)
+    assert bench.resource() == (3, 3), "the list stays as it was last"
+    bench.client.pod_add("p", {RES: 1}, wait=5)
+    assert len(old.allocates) == 1
+
+
+def test_19_fixed_kubelets_refuse_a_connected_socket_and_are_stuck_with_it(bench: Bench) -> None:
+    bench.client.set(fixed_disconnect=True)
+    stub = bench.plugin()
+    for _ in range(2):
+        assert refusal(stub).startswith("device plugin already connected: ")
+    stub.end_stream()
+    bench.client.wait(event="stream-end")
+    assert bench.resource() == (2, 2), "the end of the stream goes unnoticed"
+    assert refusal(stub).startswith("device plugin already connected: ")
+    bench.client.pod_add("p", {RES: 1}, wait=5)
+    assert len(stub.allocates) == 1
+    other = bench.plugin(endpoint="other.sock", register=False)
+    other.register()
+    bench.client.wait(event="stream-open", endpoint="other.sock")
+
+
+def test_20_fixed_kubelets_keep_the_old_entry_when_a_second_register_fails(bench: Bench) -> None:
+    bench.client.set(dial_timeout=0.2, fixed_disconnect=True)
+    stub = bench.plugin()
+    refusal(stub, endpoint="nobody.sock")
+    stub.stop()
+    bench.client.wait_resource(RES, allocatable=0, capacity=2)
+
+
 def test_20_a_failed_second_register_loses_the_old_entry(bench: Bench) -> None:
     bench.client.set(dial_timeout=0.2)
     stub = bench.plugin()
@@ -311,10 +346,13 @@ def test_33_each_list_rewrites_the_checkpoint_beside_the_sockets(bench: Bench) -
     ]
 
 
-def test_numa_nodes_the_machine_lacks_are_dropped(bench: Bench) -> None:
+def test_numa_nodes_the_machine_lacks_join_no_hint(bench: Bench) -> None:
+    bench.client.set(topology_policy="single-numa-node")
     stub = bench.plugin()
-    stub.send([device("a0", numa=[1, 7])])
-    bench.client.wait(event="numa-unknown", id="a0", nodes=[1, 7])
+    stub.send([device("a0", numa=[7]), device("a1", numa=[1])])
+    bench.client.wait(event="numa-unknown", id="a0", nodes=[7])
+    bench.client.pod_add("p", {RES: 1}, wait=5)
+    assert stub.allocates == [["a1"]]
 
 
 def test_the_kubelet_may_cut_a_stream_while_it_lives(bench: Bench) -> None:

@@ -336,17 +336,26 @@ def test_containers_get_the_real_number_of_a_device_node(bench: Bench) -> None:
     assert node["container_path"] == "/dev/n"
 
 
-@pytest.mark.parametrize(("path", "permissions"), [("/dev/not-there", "rw"), ("/dev/null", ""), ("/dev/null", "rx")])
-def test_a_node_the_runtime_cannot_make_keeps_the_container_waiting(bench: Bench, path: str, permissions: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "permissions", "reason", "phase"),
+    [
+        ("/dev/not-there", "rw", "CreateContainerError", "Pending"),
+        ("/dev/null", "", "RunContainerError", "Running"),
+        ("/dev/null", "rx", "RunContainerError", "Running"),
+    ],
+)
+def test_a_node_the_runtime_cannot_make_keeps_the_container_waiting(
+    bench: Bench, path: str, permissions: str, reason: str, phase: str
+) -> None:
     stub = bench.plugin()
     stub.answer = pb.ContainerAllocateResponse(
         devices=[pb.DeviceSpec(container_path="/dev/n", host_path=path, permissions=permissions)]
     )
     bench.client.pod_add("p", {RES: 1})
     waiting = bench.client.wait(event="container-waiting", pod="p")
-    assert waiting["reason"] == "CreateContainerError"
+    assert waiting["reason"] == reason
     assert path in waiting["error"]
-    assert bench.phase("p")[0] == "Pending"
+    assert bench.phase("p")[0] == phase
 
 
 def test_cdi_names_are_resolved_by_runtimes_that_know_cdi(bench: Bench) -> None:
@@ -429,6 +438,47 @@ def test_34_list_repeats_devices_per_numa_node(bench: Bench) -> None:
     bench.client.wait_resource(RES, capacity=1)
     bench.client.pod_add("p", {RES: 1}, wait=5)
     assert bench.pod_resources() == {"p": {"main": ["both", "both"]}}
+
+
+def test_34_pod_resources_has_node_numbers_as_the_plugin_said_them(bench: Bench) -> None:
+    stub = bench.plugin()
+    stub.send([device("a0", numa=[7])])
+    bench.client.wait_resource(RES, capacity=1)
+    path = bench.kubelet.places.pod_resources
+    reply = pod_resources(bench.loop, path, "GetAllocatableResources", prpb.AllocatableResourcesRequest())
+    assert [[n.ID for n in d.topology.nodes] for d in reply.devices] == [[7]]
+
+
+def test_34_v1alpha1_lists_every_pod_with_regular_containers_and_no_topology(bench: Bench) -> None:
+    stub = bench.plugin()
+    stub.send([device("a0", numa=[0, 1])])
+    bench.client.wait_resource(RES, capacity=1)
+    bench.client.pod_add("p", {RES: 1}, init=[{"name": "side", "sidecar": True}], wait=5)
+    bench.client.pod_add("refused", {RES: 1}, wait=5)
+    seen = {pod.name: {c.name: list(c.devices) for c in pod.containers} for pod in old_list(bench).pod_resources}
+    once = prpb.ContainerDevices(resource_name=RES, device_ids=["a0"])
+    assert seen == {"p": {"main": [once, once]}, "refused": {"main": []}}
+
+
+def test_34_versions_share_the_limit(bench: Bench) -> None:
+    bench.client.set(list_qps=0.01)
+    for _ in range(10):
+        old_list(bench)
+    assert limited(bench) == "rejected by rate limit"
+
+
+def old_list(bench: Bench) -> prpb.ListPodResourcesResponse:
+    async def call() -> prpb.ListPodResourcesResponse:
+        async with grpc.aio.insecure_channel("unix:" + bench.kubelet.places.pod_resources) as channel:
+            stub = channel.unary_unary(
+                "/v1alpha1.PodResourcesLister/List",
+                request_serializer=prpb.ListPodResourcesRequest.SerializeToString,
+                response_deserializer=prpb.ListPodResourcesResponse.FromString,
+            )
+            reply: prpb.ListPodResourcesResponse = await stub(prpb.ListPodResourcesRequest(), timeout=5)
+            return reply
+
+    return bench.loop.run(call())
 
 
 def test_34_too_many_calls_are_refused(bench: Bench) -> None:

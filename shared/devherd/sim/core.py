@@ -116,6 +116,7 @@ class Kubelet:
     async def _serve_pod_resources(self) -> None:
         server = grpc.aio.server()
         add_PodResourcesListerServicer_to_server(self.resources, server)
+        server.add_generic_rpc_handlers((self.resources.old_handlers(),))
         sockets.bind_and_rename(server, self.places.pod_resources)
         await server.start()
         self._servers.append(server)

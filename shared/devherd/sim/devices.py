@@ -1,6 +1,6 @@
 """The device manager's state: who registered what, what is healthy, who holds what. No RPC in here.
 
-Everything is keyed by resource name, as in the kubelet: a stream that ends hits whoever registered last.
+Everything is keyed by resource name, as in the kubelet; since 1.37 it knows the sockets of a resource as well.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from devherd.sim import checkpoint
 from devherd.sim.checkpoint import Held
 from devherd.sim.eventlog import EventLog
 from devherd.sim.options import Options
-from devherd.sim.plugin import PluginClient
+from devherd.sim.plugin import PluginClient, PluginError
 
 HEALTHY = "Healthy"
 NO_TOPOLOGY = -1
 
 
 class Seen(Struct, frozen=True):
-    """One device of the last list. `nodes` is None for unset topology; empty means set, but without nodes."""
+    """One device of the last list. `nodes` is None for unset topology; empty means set, but without nodes.
+
+    They are as the plugin said, known to the machine or not: only topology hints leave unknown ones out.
+    """
 
     health: str
     nodes: tuple[int, ...] | None
@@ -54,6 +57,7 @@ class DeviceManager:
         self.options = options
         self.log = log
         self.endpoints: dict[str, Endpoint] = {}
+        self._by_socket: dict[str, dict[str, Endpoint]] = {}
         self.healthy: dict[str, set[str]] = {}
         self.unhealthy: dict[str, set[str]] = {}
         self.all: dict[str, dict[str, Seen]] = {}
@@ -91,8 +95,17 @@ class DeviceManager:
     # What plugins do
 
     def connected(self, resource: str, client: PluginClient, options: pb.DevicePluginOptions) -> None:
-        """A plugin was dialled and told its options. The device sets of its predecessor stay until it sends a list."""
-        self.endpoints[resource] = Endpoint(client, options)
+        """A plugin was dialled and told its options. The device sets of its predecessor stay until it sends a list.
+
+        Raises PluginError where the kubelet refuses: a socket that is connected already (since 1.37).
+        """
+        endpoint = Endpoint(client, options)
+        if self.options().fixed_disconnect:
+            sockets = self._by_socket.setdefault(resource, {})
+            if client.path in sockets:
+                raise PluginError(f"device plugin already connected: {client.path}")
+            sockets[client.path] = endpoint
+        self.endpoints[resource] = endpoint
         self.log("registered", resource=resource, endpoint=client.endpoint)
 
     def listed(self, resource: str, devices: Iterable[pb.Device]) -> None:
@@ -104,10 +117,9 @@ class DeviceManager:
         for device in devices:
             nodes: tuple[int, ...] | None = None
             if device.HasField("topology"):
-                numbers = tuple(node.ID for node in device.topology.nodes)
-                nodes = tuple(n for n in numbers if n in known)
-                if len(nodes) != len(numbers):
-                    self.log("numa-unknown", resource=resource, id=device.ID, nodes=list(numbers))
+                nodes = tuple(node.ID for node in device.topology.nodes)
+                if not known.issuperset(nodes):
+                    self.log("numa-unknown", resource=resource, id=device.ID, nodes=list(nodes))
             seen[device.ID] = Seen(device.health, nodes)
             (healthy if device.health == HEALTHY else unhealthy).add(device.ID)
         self.healthy[resource] = healthy
@@ -116,9 +128,20 @@ class DeviceManager:
         self.log("list", resource=resource, healthy=len(healthy), unhealthy=len(unhealthy))
         self.try_write()
 
-    def disconnected(self, resource: str) -> None:
-        """A stream of this name ended: all of it is unhealthy now, capacity stays for the grace time."""
+    def disconnected(self, resource: str, path: str) -> None:
+        """A stream ended: all of the resource is unhealthy now, capacity stays for the grace time.
+
+        Since 1.37 only when no other socket of the resource is connected; else one of those serves from now on.
+        """
         endpoint = self.endpoints.get(resource)
+        if self.options().fixed_disconnect:
+            sockets = self._by_socket.get(resource, {})
+            endpoint = sockets.pop(path, None)
+            if endpoint is not None and sockets:
+                endpoint.stopped = time.monotonic()
+                self.endpoints[resource] = next(iter(sockets.values()))
+                self.log("promoted", resource=resource)
+                return
         if endpoint is None:
             return
         gone = self.healthy.get(resource, set())

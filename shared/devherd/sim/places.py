@@ -15,6 +15,10 @@ class CreateError(Exception):
     """The runtime could not create the container; the kubelet tries again."""
 
 
+class RunError(Exception):
+    """The container was created and could not be started; the kubelet tries again, and calls the pod running."""
+
+
 class NodeRoot(Struct, frozen=True):
     """Where the node's files are; `rdev_table` names the numbers of device nodes that are plain files."""
 

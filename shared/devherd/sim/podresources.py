@@ -1,9 +1,9 @@
-"""PodResources v1: what plugins and monitoring can see of allocations."""
+"""PodResources v1, and v1alpha1's List: what plugins and monitoring can see of allocations."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 import grpc
@@ -86,6 +86,26 @@ class PodResources(rpc.PodResourcesListerServicer):
                     found.extend(_devices(resource, device, listed[device].nodes))
         return pb.AllocatableResourcesResponse(devices=found)
 
+    def old_handlers(self) -> grpc.GenericRpcHandler:
+        """The deprecated v1alpha1 service. Its messages are v1's with fewer fields, so v1's are used."""
+        one = grpc.unary_unary_rpc_method_handler(
+            self._old_list,
+            request_deserializer=pb.ListPodResourcesRequest.FromString,
+            response_serializer=pb.ListPodResourcesResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler("v1alpha1.PodResourcesLister", {"List": one})
+
+    async def _old_list(self, request: pb.ListPodResourcesRequest, context: Context) -> pb.ListPodResourcesResponse:
+        """All pods, also those that ended, with regular containers only and no topology."""
+        await self._enter(context)
+        self._devices.collect()
+        pods = [self._pod(entry, (Kind.MAIN,)) for entry in self._known()]
+        for pod in pods:
+            for container in pod.containers:
+                for device in container.devices:
+                    device.ClearField("topology")
+        return pb.ListPodResourcesResponse(pod_resources=pods)
+
     async def _enter(self, context: Context) -> None:
         await self._gate()
         if not self._limiter.allow():
@@ -94,11 +114,11 @@ class PodResources(rpc.PodResourcesListerServicer):
     def _active(self) -> list[Entry]:
         return [entry for entry in self._known() if entry.status.phase not in TERMINAL]
 
-    def _pod(self, entry: Entry) -> pb.PodResources:
+    def _pod(self, entry: Entry, kinds: Collection[Kind] = (Kind.SIDECAR, Kind.MAIN)) -> pb.PodResources:
         pod = entry.pod
         containers = []
         for container in pod.containers:
-            if container.kind is Kind.INIT:
+            if container.kind not in kinds:
                 continue
             devices: list[pb.ContainerDevices] = []
             for resource, held in self._devices.pods.get(pod.uid, {}).get(container.name, {}).items():

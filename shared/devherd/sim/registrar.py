@@ -1,4 +1,9 @@
-"""The registration service: who may register, the dial-back, and what the end of a stream does."""
+"""The registration service: who may register, the dial-back, and what the end of a stream does.
+
+Kubelets up to 1.36 keep one client a resource: the end of any stream hits the newest. Since 1.37
+(`fixed_disconnect`) they keep one a socket: the end of a stream hits its own, an older server is asked again, and a
+socket that is connected already is refused - which loses the entry of the first connection as well.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ VERSIONS = ["v1beta1"]
 
 
 class Registrar(rpc.RegistrationServicer):
-    """Keeps one client per resource *name*. `gate` is awaited before anything moves (frozen kubelet)."""
+    """`gate` is awaited before anything moves (frozen kubelet)."""
 
     def __init__(
         self,
@@ -38,7 +43,7 @@ class Registrar(rpc.RegistrationServicer):
         self._log = log
         self._gate = gate
         self._take_skip = take_skip
-        self._clients: dict[str, PluginClient] = {}
+        self._clients: dict[str, list[PluginClient]] = {}
         self._runs: set[asyncio.Task[None]] = set()
         self.counts: dict[str, int] = {}
 
@@ -80,19 +85,20 @@ class Registrar(rpc.RegistrationServicer):
 
     async def _connect(self, name: str, endpoint: str) -> None:
         client = PluginClient(name, endpoint_path(self._devices.folder, endpoint), endpoint)
-        older = self._clients.get(name)
-        # Already here the predecessor's entry is lost, also when this dial fails later on.
-        self._clients[name] = client
+        older = self._clients.get(name, [])
+        # Up to 1.36 the predecessor's entry is lost already here, also when this dial fails later on.
+        self._clients[name] = [*older, client] if self._options().fixed_disconnect else [client]
         try:
             await client.dial(self._options().dial_timeout)
             plugin_options = await client.options()
+            self._devices.connected(name, client, plugin_options)
         except (PluginError, asyncio.CancelledError):
-            self._clients.pop(name, None)
+            self._drop(name, client.path)
             await client.close()
             raise
-        self._devices.connected(name, client, plugin_options)
-        if older is not None and self._options().end_older:
-            await older.close()
+        if self._options().end_older:
+            for one in older:
+                await one.close()
         if self._take_skip():
             self._log("stream-skipped", resource=name)
             return
@@ -109,19 +115,36 @@ class Registrar(rpc.RegistrationServicer):
         reason = await client.watch(receive)
         await self._gate()
         self._log("stream-end", resource=name, endpoint=client.endpoint, reason=reason)
-        newest = self._clients.get(name)
-        if newest is client or (newest is not None and not self._options().fixed_disconnect):
-            del self._clients[name]
-            await newest.close()
-            self._devices.disconnected(name)
+        kept = self._kept(name, client.path)
+        if kept is None:
+            # Nothing is closed: a plugin that only ended its stream is still asked to allocate.
+            return
+        self._drop(name, kept.path)
+        await kept.close()
+        self._devices.disconnected(name, kept.path)
         await client.close()
+
+    def _kept(self, name: str, path: str) -> PluginClient | None:
+        """The client that the end of a stream hits."""
+        clients = self._clients.get(name, [])
+        if self._options().fixed_disconnect:
+            clients = [one for one in clients if one.path == path]
+        return clients[0] if clients else None
+
+    def _drop(self, name: str, path: str) -> None:
+        """Forget the clients on a socket; up to 1.36 whatever client the name has."""
+        left = [one for one in self._clients.get(name, []) if one.path != path]
+        if left and self._options().fixed_disconnect:
+            self._clients[name] = left
+        else:
+            self._clients.pop(name, None)
 
     async def cut(self, name: str) -> bool:
         """Cancel the newest stream of a resource while the kubelet lives on (as after an internal error)."""
-        client = self._clients.get(name)
-        if client is None:
+        clients = self._clients.get(name)
+        if not clients:
             return False
-        await client.close()
+        await clients[-1].close()
         return True
 
 

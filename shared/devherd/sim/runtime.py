@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from devherd.api import deviceplugin_v1beta1_pb2 as pb
 from devherd.sim import cdi
-from devherd.sim.places import CONTAINERS, CreateError, NodeRoot
+from devherd.sim.places import CONTAINERS, CreateError, NodeRoot, RunError
 from devherd.sim.pods import write_json
 
 
@@ -137,20 +137,21 @@ class Runtime:
         ids: Mapping[str, list[str]],
         cdi_folders: Sequence[str] = (),
     ) -> Record:
-        """Create and start a container with these answers, merged in the given order. Raises CreateError."""
+        """Create and start a container with these answers, merged in the given order. Raises CreateError, RunError."""
         record = merge(answers)
         try:
             _inject(record, cdi.edits(cdi_folders, record.cdi))
         except (KeyError, TypeError, AttributeError) as error:
             raise CreateError(f"CDI device injection failed: malformed specification: {error!r}") from error
         for node in record.nodes:
-            if not node["permissions"] or set(node["permissions"]) - set("rwm"):
-                raise CreateError(f"invalid device permissions {node['permissions']!r} for {node['host_path']}")
             node["number"] = self._root.number(node["host_path"])
             node["thing"] = self._root.thing(node["number"])
         for mount in record.mounts:
             if not os.path.exists(self._root.real(mount["host_path"])):
                 raise CreateError(f'failed to stat "{mount["host_path"]}": no such file or directory')
+        for node in record.nodes:
+            if not node["permissions"] or set(node["permissions"]) - set("rwm"):
+                raise RunError(f"invalid device permissions {node['permissions']!r} for {node['host_path']}")
         old = self.get(uid, name)
         record.created = time.time()
         record.restarts = old.restarts + 1 if old else 0

@@ -139,7 +139,7 @@ class SyncLoop:
             text = "Pod was rejected: Resources cannot be allocated with Topology locality"
             return Status("Failed", "TopologyAffinityError", text)
         if pod.late_reject:
-            return Status("Failed", pod.late_reject, f"Pod was rejected: {pod.late_reject}")
+            return Status("Failed", pod.late_reject, _predicate_failed(pod.late_reject))
         return self._fits(entry)
 
     def _fits(self, entry: Entry) -> Status | None:
@@ -177,3 +177,9 @@ class SyncLoop:
         else:
             self._runtime.remove(uid)
         self._log("pod-removed", pod=entry.pod.name, uid=uid)
+
+
+def _predicate_failed(name: str) -> str:
+    """What the kubelet says of a predicate that has nothing to do with devices."""
+    why = {"NodeAffinity": "node(s) didn't match Pod's node affinity/selector"}.get(name, f"{name} says no")
+    return f"Pod was rejected: Predicate {name} failed: {why}"

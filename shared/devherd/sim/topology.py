@@ -51,7 +51,8 @@ def _hints(devices: DeviceManager, resource: str, available: set[str], reusable:
     for device in available | reusable:
         if device not in listed:
             devices.vanished(resource, device)
-    bearing = sorted({node for seen in listed.values() for node in seen.nodes or ()})
+    machine = set(devices.options().numa_nodes)
+    bearing = sorted({node for seen in listed.values() for node in seen.nodes or ()} & machine) or sorted(machine)
 
     def inside(ids: Iterable[str], mask: Mask) -> int:
         return sum(1 for i in ids if i in listed and mask & set(listed[i].nodes or ()))

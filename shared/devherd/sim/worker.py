@@ -9,7 +9,7 @@ from devherd.sim.allocator import AllocationError, Allocator
 from devherd.sim.devices import Crash, DeviceManager
 from devherd.sim.eventlog import EventLog
 from devherd.sim.options import Options
-from devherd.sim.places import CreateError
+from devherd.sim.places import CreateError, RunError
 from devherd.sim.plugin import PluginError
 from devherd.sim.pods import Container, Entry, Kind, PodStore, Status
 from devherd.sim.runtime import Runtime
@@ -115,6 +115,9 @@ class PodWorker:
             return self._failed(name, "CreateContainerConfigError", str(error))
         except CreateError as error:
             return self._failed(name, "CreateContainerError", str(error))
+        except RunError as error:
+            self._store.set_status(uid, Status("Running"))
+            return self._failed(name, "RunContainerError", str(error))
         self.waiting.pop(name, None)
         record = self._runtime.get(uid, name)
         for text in record.conflicts if record else ():
