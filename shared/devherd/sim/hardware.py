@@ -75,7 +75,7 @@ def tree_of(plugin: str, options: dict[str, Any]) -> Tree:
         raise HardwareError(f"{plugin} simulates no hardware; these do: {', '.join(sorted(manifests))}")
     simulated: Simulated = load_object(manifests[plugin].simulator)
     try:
-        return simulated.tree(msgspec.convert(options, simulated.options))
+        return simulated.tree(msgspec.convert(options, simulated.options, str_keys=True))
     except msgspec.ValidationError as error:
         known = ", ".join(simulated.options.__struct_fields__)
         raise HardwareError(f"{plugin}: {error}; options are {known}") from None
