@@ -125,8 +125,15 @@ def fabric(nvml: Nvml, handle: Any) -> Iterator[Sign]:
 def fabric_info(nvml: Nvml, handle: Any) -> Any:
     """State of the GPU in the NVSwitch fabric; None where there is none."""
     make = getattr(nvml.api, "c_nvmlGpuFabricInfoV_t", None)
-    info = make() if make else SimpleNamespace(clusterUuid=[0] * 16, status=0, cliqueId=0, state=0, healthMask=0)
-    return info if nvml.optional("nvmlDeviceGetGpuFabricInfoV", handle, info) is not None else None
+    info: Any = SimpleNamespace(clusterUuid=[0] * 16, status=0, cliqueId=0, state=0, healthMask=0)
+    place = info
+    if make is not None:
+        import ctypes
+
+        # pynvml passes on what it is given, and NVML wants a pointer: a structure itself would crash the process.
+        info = make()
+        place = ctypes.byref(info)
+    return info if nvml.optional("nvmlDeviceGetGpuFabricInfoV", handle, place) is not None else None
 
 
 def pcie(nvml: Nvml, handle: Any) -> Iterator[Sign]:

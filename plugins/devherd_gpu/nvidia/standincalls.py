@@ -60,16 +60,20 @@ def _bus_id(address: str) -> bytes:
     return f"{int(domain, 16):08X}:{rest.upper()}".encode()
 
 
-def _pci(gpu: Gpu, mig: Mig) -> Any:
-    domain, bus, rest = gpu.pci.split(":")
+def _place(address: str, device: int = 0, subsystem: int = 0) -> Any:
+    domain, bus, rest = address.split(":")
     return SimpleNamespace(
-        busId=_bus_id(gpu.pci),
+        busId=_bus_id(address),
         domain=int(domain, 16),
         bus=int(bus, 16),
         device=int(rest[:2], 16),
-        pciDeviceId=gpu.pci_device,
-        pciSubSystemId=gpu.pci_subsystem,
+        pciDeviceId=device,
+        pciSubSystemId=subsystem,
     )
+
+
+def _pci(gpu: Gpu, mig: Mig) -> Any:
+    return _place(gpu.pci, gpu.pci_device, gpu.pci_subsystem)
 
 
 def _memory(gpu: Gpu, mig: Mig, version: int = 0) -> Any:
@@ -108,6 +112,7 @@ def _profile_info(gpu: Gpu, mig: Mig, profile: int, version: int = 2) -> Any:
                 id=one.id,
                 sliceCount=one.slices,
                 instanceCount=one.instances,
+                multiprocessorCount=0,
                 memorySizeMB=one.memory_mib,
                 name=f"MIG {one.name}".encode(),
             )
@@ -183,7 +188,7 @@ OF_GPU: Mapping[str, Callable[..., Any]] = {
     "nvmlDeviceGetGpuInstanceProfileInfo": _profile_info,
     "nvmlDeviceGetNvLinkState": lambda gpu, mig, link: int(_link(gpu, link).active),
     "nvmlDeviceGetNvLinkVersion": lambda gpu, mig, link: _link(gpu, link).version,
-    "nvmlDeviceGetNvLinkRemotePciInfo": lambda gpu, mig, link: SimpleNamespace(busId=_bus_id(_link(gpu, link).remote)),
+    "nvmlDeviceGetNvLinkRemotePciInfo": lambda gpu, mig, link: _place(_link(gpu, link).remote),
     "nvmlDeviceGetGpuFabricInfo": _fabric,
     "nvmlDeviceGetGpuFabricInfoV": _fabric,
     "nvmlDeviceGetTotalEccErrors": _ecc,
