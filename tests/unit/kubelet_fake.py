@@ -62,6 +62,8 @@ class FakeKubelet:
         self.refusal = ""
         self.refused: set[str] | None = None
         self.refuse_subfolders = False
+        self.stuck: set[str] = set()
+        """Paths that it counts as connected for ever."""
         self.hang = False
         self.changes = Changes()
         self.shown: dict[str, set[str]] | None = None
@@ -156,6 +158,8 @@ class FakeKubelet:
         path = os.path.normpath(os.path.join(self.device_plugins, request.endpoint))
         if (self.refuse_subfolders and "/" in request.endpoint) or not os.path.exists(path):
             await context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {path}")
+        if path in self.stuck:
+            await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {path}")
         client = Client(grpc.aio.insecure_channel(f"unix:{path}", options=LOCAL))
         self._clients.add(client)
         options = client.channel.unary_unary("/v1beta1.DevicePlugin/GetDevicePluginOptions", _bytes, _options)

@@ -7,6 +7,7 @@ import os
 import shutil
 from time import monotonic
 
+import pytest
 from devherd.kubelet.link import KubeletLink
 from kubelet_fake import bench, run, snapshot
 
@@ -187,6 +188,30 @@ def test_a_kubelet_that_refuses_subfolders_gets_the_top_level_at_once() -> None:
             await b.kubelet.start()
             await b.registered()
             assert len(b.kubelet.calls) == 3
+
+    run(work())
+
+
+@pytest.mark.parametrize("layout", ["subfolder", "top", "auto"])
+def test_a_path_that_the_kubelet_counts_as_connected_is_left_for_another_name(layout: str) -> None:
+    async def work() -> None:
+        async with bench(layout=layout) as b:
+            await b.kubelet.start()
+            await b.registered()
+            used = [b.status(R0).endpoint]
+            for _ in range(3):
+                b.kubelet.stuck.add(os.path.join(b.kubelet.device_plugins, used[-1]))
+                begin = monotonic()
+                await b.kubelet.cut(R0)
+                await b.kubelet.until(lambda: R0 in b.kubelet.connected)
+                await b.registered()
+                assert monotonic() - begin < 1.0
+                assert b.status(R0).endpoint not in used
+                used.append(b.status(R0).endpoint)
+            assert len({os.path.dirname(name) for name in used}) == 1, "the layout is no part of it"
+            # No name is left behind, and a later life begins with the usual one's folder in order.
+            folder = os.path.join(b.kubelet.device_plugins, "devherd")
+            assert len([name for name in os.listdir(folder) if name.endswith(".sock")]) <= 2
 
     run(work())
 

@@ -11,10 +11,11 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterable
 
 from devherd.kubelet.folder import FolderId, folder_id
 from devherd.kubelet.identity import accepts, probe_socket
-from devherd.kubelet.layout import TOP
+from devherd.kubelet.layout import SUBFOLDER, TOP
 from devherd.sha1 import sha1_hex
 
 _SUBFOLDER = "devherd"
@@ -51,9 +52,10 @@ class Endpoint:
     def __init__(self, device_plugins: str, plugin: str, resource: str) -> None:
         self.device_plugins = os.path.abspath(device_plugins)
         self.folder = os.path.join(self.device_plugins, _SUBFOLDER)
-        stem = f"{plugin}.{resource.replace('/', '_')}"
+        self._stem = stem = f"{plugin}.{resource.replace('/', '_')}"
         self.anchor = os.path.join(self.folder, _shortened(self.folder, stem))
         self.top = os.path.join(self.device_plugins, _shortened(self.device_plugins, f"{_SUBFOLDER}-{stem}"))
+        self._offered = {SUBFOLDER: self.anchor, TOP: self.top}
         self._tag = sha1_hex(stem)[:8]
         self._binds = 0
         self._inode: tuple[int, int] | None = None
@@ -100,7 +102,26 @@ class Endpoint:
 
     def path(self, layout: str) -> str:
         """Return the full path the kubelet dials."""
-        return self.top if layout == TOP else self.anchor
+        return self._offered[layout]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Full paths of all names the socket goes by."""
+        return frozenset({self.anchor, self.top, *self._offered.values()})
+
+    def rename(self) -> None:
+        """Be offered under names that no process ever had, beside the usual ones.
+
+        From 1.37 on a kubelet tells a resource's connections apart by path, and refuses a path that it counts as
+        connected: for a moment after the stream's end, and, where two calls for one path crossed, as long as it lives.
+        """
+        stale = self.names - {self.anchor}
+        stem = f"{self._stem}.{os.urandom(4).hex()}"
+        self._offered = {
+            SUBFOLDER: os.path.join(self.folder, _shortened(self.folder, stem)),
+            TOP: os.path.join(self.device_plugins, _shortened(self.device_plugins, f"{_SUBFOLDER}-{stem}")),
+        }
+        self._drop(stale)
 
     def name(self, layout: str) -> str:
         """Return the same relative to the kubelet's folder, as Register wants it."""
@@ -113,7 +134,7 @@ class Endpoint:
     def publish(self, layout: str) -> str:
         """See to it that the socket is at its place; return its name relative to the kubelet's folder."""
         path = self.path(layout)
-        if layout == TOP and not self.intact(layout):
+        if path != self.anchor and not self.intact(layout):
             made = os.path.join(self.device_plugins, f".{_SUBFOLDER}.{self._tag}.{os.getpid()}")
             _unlink(made)
             os.link(self.anchor, made)
@@ -124,10 +145,13 @@ class Endpoint:
 
     def remove(self) -> None:
         """Take away the files that are still ours."""
-        for path in (self.top, self.anchor):
+        self._drop(self.names)
+        self._inode = None
+
+    def _drop(self, paths: Iterable[str]) -> None:
+        for path in paths:
             if self._inode is not None and _inode(path) == self._inode:
                 _unlink(path)
-        self._inode = None
 
     def _own_folder(self) -> None:
         try:

@@ -32,6 +32,8 @@ class Refused(str, Enum):
     """The name or the version: only a change of configuration helps."""
     DIAL = "dial"
     """The kubelet cannot reach our socket."""
+    CONNECTED = "connected"
+    """The kubelet counts the path as connected, rightly or not; another path helps (from 1.37 on)."""
     PLUGIN = "plugin"
     """The kubelet reached us and did not like the answer, or refuses for a reason we do not know."""
     AWAY = "away"
@@ -160,5 +162,5 @@ def _classified(error: grpc.aio.AioRpcError) -> RegisterError:
     ):
         kind = Refused.PERMANENT
     else:
-        kind = Refused.PLUGIN
+        kind = Refused.CONNECTED if "already connected" in text else Refused.PLUGIN
     return RegisterError(kind, text or str(code))

@@ -157,7 +157,7 @@ class Registration:
 
     def _pause_over(self, identity: Identity) -> Callable[[], bool]:
         return lambda: (
-            self._watch.current != identity or self._remaining(identity) <= 0 or self._live(identity) is not None
+            self._remaining(identity) <= 0 or self._watch.current != identity or self._live(identity) is not None
         )
 
     async def _left_to_another(self, identity: Identity) -> bool:
@@ -243,8 +243,7 @@ class Registration:
         return self._spawn(check.run(stream, judged))
 
     def _rivals(self) -> tuple[Rival, ...]:
-        ours = {self._endpoint.anchor, self._endpoint.top}
-        return find_rivals(self._endpoint.device_plugins, self._server.resource, ours)
+        return find_rivals(self._endpoint.device_plugins, self._server.resource, self._endpoint.names)
 
     # Failures.
 
@@ -253,6 +252,8 @@ class Registration:
         state, pause = regstatus.WAITING, min(_RETRY_MAX, 0.005 * 2 ** min(self._failures, 12))
         if error.kind is Refused.PERMANENT:
             state, pause = regstatus.REFUSED, self._refused_retry
+        elif error.kind is Refused.CONNECTED:
+            self._endpoint.rename()
         elif self._other_layout(error):
             pause = 0.0
         elif error.kind is not Refused.AWAY:

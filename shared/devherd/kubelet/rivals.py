@@ -10,6 +10,7 @@ import glob
 import os
 import re
 import stat
+from collections.abc import Set
 
 from msgspec import Struct
 
@@ -61,7 +62,7 @@ class Newcomers:
             return frozenset()
 
 
-def find_rivals(device_plugins: str, resource: str, ours: set[str], proc: str = "/proc") -> tuple[Rival, ...]:
+def find_rivals(device_plugins: str, resource: str, ours: Set[str], proc: str = "/proc") -> tuple[Rival, ...]:
     """Return the live sockets that may serve `resource`, the likeliest first, five at most.
 
     `ours` are the paths of this resource's own sockets. Other plugins of devherd are named only if they serve the
