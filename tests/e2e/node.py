@@ -72,6 +72,8 @@ class RealNode:
         self.shared = base / "shared"
         self.shared.mkdir(exist_ok=True)
         self.earlier = base / "kubelet.earlier.log"
+        self.wrapper: Sequence[str] = ()
+        """A command that the kubelet is started through, and that becomes it by exec."""
         self._binary = kubelet
         self._topology = topology
         self._verbosity = verbosity
@@ -106,6 +108,7 @@ class RealNode:
             path.unlink()
         _empty(Path(sandbox.KUBELET))
         self.earlier.unlink(missing_ok=True)
+        self.wrapper = ()
         self.kubelet.log.unlink(missing_ok=True)
         if self.cluster:
             if not self.cluster.running:
@@ -129,7 +132,7 @@ class RealNode:
         ]
         if self.cluster:
             command += ["--kubeconfig", str(self.cluster.kubeconfig)]
-        self.kubelet.start(command)
+        self.kubelet.start([*self.wrapper, *command])
 
     def kubelet_stop(self, number: int = signal.SIGTERM) -> None:
         """Stop the kubelet; containers go on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -165,6 +166,11 @@ class Suite(Instance):
     def healthy(self, resource: str) -> int:
         """How many healthy devices the front lists; -1 when it does not know the resource."""
         return int(self.states().get(resource, {}).get("healthy", -1))
+
+    def supervisorctl(self, *arguments: str) -> str:
+        """As an operator does it."""
+        command = [sys.executable, "-m", "supervisor.supervisorctl", "-c", self.layout.supervisor_config, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
     def crash(self) -> None:
         """A power cut: every process is gone, and what was in /run."""

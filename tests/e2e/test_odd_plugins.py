@@ -40,13 +40,13 @@ def odd(loop: Loop) -> Iterator[Plugin]:
         plugin.stop()
 
 
-def register(loop: Loop, plugin: Plugin, resource: str = ODD, version: str = "v1beta1") -> str:
+def register(loop: Loop, endpoint: str, resource: str) -> str:
     """Call Register; return the error's text, empty for none."""
 
     async def call() -> str:
         options = [("grpc.default_authority", "localhost")]
         async with grpc.aio.insecure_channel(f"unix:{SOCKET}", options=options) as channel:
-            request = pb.RegisterRequest(version=version, endpoint=plugin.endpoint, resource_name=resource)
+            request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
             try:
                 await rpc.RegistrationStub(channel).Register(request, timeout=20)
             except grpc.aio.AioRpcError as error:
@@ -60,7 +60,7 @@ def register(loop: Loop, plugin: Plugin, resource: str = ODD, version: str = "v1
 def test_case_13_an_error_for_options_fails_register(rig: Rig, loop: Loop, odd: Plugin) -> None:
     odd.options_error = "no options today"
     odd.serve()
-    assert "no options today" in register(loop, odd)
+    assert "no options today" in register(loop, odd.endpoint, ODD)
     assert odd.kinds() == ["options"]
     assert ODD not in podresources.allocatable()
     assert ODD not in rig.node.checkpoint().get("RegisteredDevices", {})
@@ -70,7 +70,7 @@ def test_case_13_an_error_for_options_fails_register(rig: Rig, loop: Loop, odd: 
 def test_case_17_a_stream_that_fails_at_once_is_never_tried_again(rig: Rig, loop: Loop, odd: Plugin) -> None:
     odd.list_error = "no list today"
     odd.serve()
-    assert register(loop, odd) == ""
+    assert register(loop, odd.endpoint, ODD) == ""
     wait(lambda: odd.kinds() == ["options", "list"], 20, "the stream was asked for")
     # The kubelet's next syncs, and a restart of the scan of its own, change nothing.
     loop.run(asyncio.sleep(12))
@@ -82,40 +82,8 @@ def test_case_17_a_stream_that_fails_at_once_is_never_tried_again(rig: Rig, loop
 def test_case_36_prestart_is_called_with_all_ids_and_not_for_none(rig: Rig, loop: Loop, odd: Plugin) -> None:
     odd.options = pb.DevicePluginOptions(pre_start_required=True)
     odd.serve()
-    assert register(loop, odd) == ""
+    assert register(loop, odd.endpoint, ODD) == ""
     rig.node.wait(lambda: podresources.allocatable().get(ODD), 20, "the kubelet knows both devices")
     rig.node.wait_pod(rig.node.static("two", containers=[container("c", {ODD: 2}), container("none", {ODD: 0})]))
     calls = [call for call in odd.calls if call[0] in ("allocate", "prestart")]
     assert [(call[0], call[1]) for call in calls] == [("allocate", [["a", "b"]]), ("prestart", ["a", "b"])]
-
-
-@pytest.mark.skew
-def test_a_frozen_kubelet_thaws_to_an_ended_stream_and_a_new_front(rig: Rig) -> None:
-    """Both at once, in any order: from 1.37 on a kubelet refuses a socket path that it still counts as connected."""
-    import os
-    import signal
-
-    suite = rig.devherd({"cam": 2})
-    for turn in range(5):
-        old = suite.front()["pid"]
-        rig.node.kubelet_freeze()
-        os.kill(old, signal.SIGKILL)
-        wait(lambda old=old: _registering(rig, old), 60, "the next front asks the frozen kubelet")  # type: ignore[misc]
-        rig.node.kubelet_thaw()
-        suite.wait_registered("example.com/cam", timeout=20)
-        rig.wait_allocatable("cam", 2, 20)
-        pod = rig.node.static(f"p{turn}", {"example.com/cam": 2})
-        assert len(rig.got(pod)) == 2
-        rig.node.unstatic(f"p{turn}")
-
-
-def _registering(rig: Rig, old: int) -> bool:
-    from devherd.control import ControlError
-
-    assert rig.suite is not None
-    try:
-        front = rig.suite.front()
-    except ControlError:
-        return False
-    print(front["resources"])
-    return bool(front["pid"] != old and front["resources"] and front["resources"][0]["state"] == "registering")
