@@ -36,6 +36,10 @@ KINDS: dict[str, Kind] = {
     "refused": Kind("an allocation was refused", ("resource", "ids", "devices", "reason")),
     "released": Kind("no pod holds these devices any more", ("resource", "ids", "devices")),
     "prepare-failed": Kind("devices could not be made ready for a container", ("resource", "ids", "reason")),
+    "repaired": Kind(
+        "a device that nobody holds was reset because it needs that, or why not",
+        ("thing", "attempt", "seconds", "reason"),
+    ),
     "heartbeat-stopped": Kind("a probe or a front is silent, and since when", ("what", "since", "reason")),
     "heartbeat-back": Kind("it answers again", ("what", "since", "seconds")),
     "probe-replaced": Kind("a probe hung or ended, and a new one is started", ("cause", "pid", "doing", "reason")),

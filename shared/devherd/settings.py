@@ -98,6 +98,14 @@ class Health(Struct, frozen=True, forbid_unknown_fields=True):
             "it is reported as a problem of the node and no device is withdrawn",
         ),
     ] = 0.5
+    resets_per_day: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="how often a day a device that needs a reset and that nobody holds is reset, "
+            "where its plugin is configured to reset at all",
+        ),
+    ] = 3
 
 
 class Probe(Struct, frozen=True, forbid_unknown_fields=True):

@@ -95,9 +95,10 @@ class Monitor:
         """What was known, when nobody can be asked."""
         return tuple(self._bad())
 
-    def was_reset(self, thing: str) -> None:
-        """The GPU was reset: what that ends is forgotten, and readings will tell."""
-        self._forget(thing, Clears.RESET)
+    def was_reset(self, gpu: Gpu) -> None:
+        """The GPU was reset: what that ends is over, for its instances too, as soon as readings agree."""
+        for thing in (gpu.thing, *(device.thing for device in gpu.mig_devices)):
+            self._proven[thing] = Clears.RESET
 
     def release(self) -> None:
         """Listen to no event any more: NVML is about to be shut down."""
@@ -147,6 +148,7 @@ class Monitor:
         for thing in self._targets(gpu, event):
             self._xids.setdefault(thing, set()).add(event.data)
             self._counts[thing, event.data] += 1
+            self._proven.pop(thing, None)
 
     def _targets(self, gpu: Gpu, event: Happened) -> list[str]:
         """The things that an event is about: the instance it names as far as that is offered, else the whole GPU."""
@@ -216,10 +218,10 @@ class Monitor:
     def _prove(self) -> Iterator[Evidence]:
         """Faults that ended, with what proves it: a reset that was seen, or readings without a hard fault."""
         for thing in {*self._xids, *self._proven}:
-            by = self._proven.pop(thing, Clears.PROBE)
             gpu = self.gpu(thing)
             if gpu is None or gpu.lost or self._hard(gpu.thing) or self._hard(thing):
                 continue
+            by = self._proven.pop(thing, Clears.PROBE)
             if by is Clears.RESET:
                 yield Evidence(thing, "", bad=False, clears=Clears.RESET)
             for number in self._forget(thing, by):

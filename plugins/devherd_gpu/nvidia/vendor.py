@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from devherd.host.events import EventSource, Watched, tree_events, udev_events
 from devherd.values import Device, Evidence, Inventory, Preference, Resource, Skipped
 
-from devherd_gpu.nvidia import preference, resources
+from devherd_gpu.nvidia import preference, repair, resources
 from devherd_gpu.nvidia.config import Config
 from devherd_gpu.nvidia.discovery import Discovery
 from devherd_gpu.nvidia.gpus import Found
@@ -162,6 +162,22 @@ class Vendor:
         return skipped
 
 
+class ResettingVendor(Vendor):
+    """The same where GPUs may be reset."""
+
+    def repair(self, thing: str, attempt: int) -> str:
+        """Reset the GPU that needs it. The library asks while nobody holds it."""
+        gpu = self.monitor.gpu(thing)
+        if gpu is None:
+            return "the GPU is not there"
+        if thing != gpu.thing:
+            return f"a MIG instance is reset with its GPU {gpu.pci} only"
+        failed = repair.reset(self.host, self.driver, gpu)
+        if not failed:
+            self.monitor.was_reset(gpu)
+        return failed
+
+
 def make(config: Config, host: Host) -> Vendor:
     """The manifest's factory."""
-    return Vendor(config, host)
+    return (ResettingVendor if config.health.reset else Vendor)(config, host)

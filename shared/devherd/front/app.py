@@ -19,6 +19,7 @@ from devherd.front.journal import Journal
 from devherd.front.model import Board, Model
 from devherd.front.probelink import ProbeError, ProbeLink
 from devherd.front.reload import Configuration, ConfigurationFile
+from devherd.front.repairs import Repairs
 from devherd.front.saved import Memory, Saved
 from devherd.front.station import Stations
 from devherd.front.tenants import Tenants
@@ -72,6 +73,7 @@ class Front:
             self._kubelet_changed,
         )
         self.tenants = Tenants(configuration.settings, model, journal, self._tenancy_changed)
+        self.repairs = Repairs(model, journal, probe, self._publish)
         self.claims = Claiming(configuration.settings.paths.run, manifest.name)
         self._hint = asyncio.Event()
         self._recheck = asyncio.Event()
@@ -99,6 +101,7 @@ class Front:
                 ("check", self._check_loop),
                 ("health", self._health_loop),
                 ("tenants", self.tenants.loop),
+                ("repairs", self.repairs.loop),
                 ("reload", self._reload_loop),
                 ("kubelet", self._kubelet_loop),
             ):

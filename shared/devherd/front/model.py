@@ -192,6 +192,13 @@ class Model:
         times = [time for time in due if time is not None]
         return min(times) if times else None
 
+    def resettable(self, now: float) -> list[str]:
+        """Things that a reset would bring back, that have long been listed Unhealthy, and that nobody holds."""
+        if self.tenancy.settling(now):
+            return []
+        held = self._held_things({name: self.tenancy.held(name) for name in self.boards})
+        return [thing for thing in self.health.needs_reset() if thing in self.verdicts and thing not in held]
+
     def waiting(self) -> bool:
         """Tell whether some id stays, or stays Unhealthy, only until its holder lets go, or is about to be released."""
         return self.tenancy.doubtful or any(

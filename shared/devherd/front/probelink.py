@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 MAX_ABANDONED = 4
 """As many processes stuck in the kernel at once; then no new one is started until one is gone."""
 
+REPAIR_DEADLINE = 120.0
+"""Seconds for one repair: a reset takes its time, and nothing else of the probe's work is urgent meanwhile."""
+
 
 class ProbeError(Exception):
     """A request got no answer, or the vendor raised. The text says which and why."""
@@ -205,6 +208,13 @@ class ProbeLink:
         reply = await self._request(wire.Prepare(self._next(), resource, ids), self.limits.prepare_deadline)
         if not isinstance(reply, wire.Done):
             raise ProbeError(f"the probe answered a prepare with {type(reply).__name__}")
+        return reply.error
+
+    async def repair(self, thing: str, attempt: int) -> str:
+        """One step of the reset ladder; the text says why it failed, empty when it did not. Raises ProbeError."""
+        reply = await self._request(wire.Repair(self._next(), thing, attempt), REPAIR_DEADLINE)
+        if not isinstance(reply, wire.Done):
+            raise ProbeError(f"the probe answered a repair with {type(reply).__name__}")
         return reply.error
 
     async def replace(self, settings: Settings, config: msgspec.Raw) -> None:

@@ -40,6 +40,12 @@ class _Thing:
     def lowered(self) -> bool:
         return any(fault.active for fault in self.faults.values())
 
+    @property
+    def ends_by(self) -> Clears | None:
+        """What ends all its faults that count."""
+        ends = (fault.clears for fault in self.faults.values() if fault.active)
+        return max(ends, key=RANK.__getitem__, default=None)
+
     def note_recovery(self, now: float) -> None:
         """Called when all changes of one moment are made: one fault after another is no recovery between."""
         if self.down and not self.lowered:
@@ -193,6 +199,10 @@ class HealthEngine:
             for record in self._things.values()
             for fault in record.faults.values()
         )
+
+    def needs_reset(self) -> tuple[str, ...]:
+        """Things that count as bad and that a reset would bring back, ordered."""
+        return tuple(sorted(thing for thing, record in self._things.items() if record.ends_by is Clears.RESET))
 
     def explain(self, thing: str, now: float) -> tuple[str, ...]:
         """What is known against a thing and what will end it, one line for each kind of fault."""
