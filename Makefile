@@ -34,6 +34,7 @@ lint: $(STAMP) ## style, types, layers, and that generated files are up to date
 	@$(BIN)/python proto/generate.py --check
 	@$(BIN)/python -m devherd.config.docs --check
 	@$(BIN)/python -m devherd_exporter.docs --check
+	@PYTHONPATH=tests $(BIN)/python -m e2e.compare.docs --check
 
 format: $(STAMP) ## reformat the code
 	@$(BIN)/ruff check --fix-only --quiet .
@@ -42,9 +43,10 @@ format: $(STAMP) ## reformat the code
 proto: $(STAMP) ## generate shared/devherd/api from proto/
 	@$(BIN)/python proto/generate.py
 
-docs: $(STAMP) ## generate docs/configuration.md and docs/metrics.md
+docs: $(STAMP) ## generate docs/configuration.md, docs/metrics.md and docs/simulation.md
 	@$(BIN)/python -m devherd.config.docs
 	@$(BIN)/python -m devherd_exporter.docs
+	@PYTHONPATH=tests $(BIN)/python -m e2e.compare.docs
 
 bench: $(STAMP) ## measure the budgets on this machine
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)

@@ -339,6 +339,7 @@ def test_33_each_list_rewrites_the_checkpoint_beside_the_sockets(bench: Bench) -
     stub.send([device("a0")])
     bench.client.wait_resource(RES, capacity=1)
     assert os.stat(path).st_ino != before
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert sorted(os.listdir(bench.kubelet.places.device_plugins)) == [
         "kubelet.sock",
         "kubelet_internal_checkpoint",

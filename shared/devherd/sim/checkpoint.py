@@ -64,7 +64,7 @@ def write(folder: str, pods: PodDevices, registered: dict[str, set[str]], *, dis
     temp = os.path.join(folder, "." + str(secrets.randbelow(10**9)))
     if disk_full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temp)
-    with open(temp, "w", encoding="utf-8") as file:
+    with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump({"Data": data, "Checksum": checksum(data)}, file)
     os.rename(temp, os.path.join(folder, FILE))
 

@@ -26,16 +26,16 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print all that was noted")
     given = parser.parse_args()
     chosen = [s for s in every() if (s.name in given.names if given.names else given.long or not s.long)]
-    line = (int(given.line.split(".")[0]), int(given.line.split(".")[1]))
     if given.side != "simulated" and not sandbox.inside():
         binaries.built(binaries.kubernetes(given.line, "kubelet"))
         sandbox.enter("e2e.compare", sys.argv[1:], Path(tempfile.mkdtemp(prefix="dhe2e", dir="/tmp")))
-    simulated = Simulated(line)
+    simulated = Simulated(_line(given.line))
     real = None
     if given.side != "simulated":
         kubelet = os.environ.get("DEVHERD_E2E_KUBELET")
         path = Path(kubelet) if kubelet else binaries.built(binaries.kubernetes(given.line, "kubelet"))["kubelet"]
         real = Real(Path(tempfile.mkdtemp(prefix="dhreal", dir="/tmp")), path)
+        simulated = Simulated(real.line)
     bad = 0
     try:
         for scenario in chosen:
@@ -56,6 +56,11 @@ def main() -> int:
         if real is not None:
             real.close()
     return 1 if bad else 0
+
+
+def _line(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _show(result: Result) -> None:

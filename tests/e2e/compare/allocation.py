@@ -265,4 +265,4 @@ def impossible_answers(run: Run) -> None:
         devices=[pb.DeviceSpec(container_path="/dev/x", host_path="/dev/null", permissions="")]
     )
     view = run.settled(run.pod("q", {other.resource: 1}))
-    run.note("empty permissions", [view.phase, view.containers["c"]["state"], view.containers["c"]["reason"]])
+    run.note("refused permissions", [view.phase, view.containers["c"]["state"], view.containers["c"]["reason"]])

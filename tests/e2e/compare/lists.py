@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 
 from e2e.compare.plugin import device
@@ -92,3 +94,15 @@ def health_steps(run: Run) -> None:
     for sick in ((0,), (), (1, 2), (2,), ()):
         plugin.send([device(f"a{n}", "Unhealthy" if n in sick else "Healthy") for n in range(4)])
         run.until(f"sick {sick}", run.counts, [4, 4 - len(sick)])
+
+
+@scenario("Each list is written to a new checkpoint file, beside the sockets", 33)
+def checkpoint_each_list(run: Run) -> None:
+    plugin = run.registered(1)
+    path = os.path.join(run.side.device_plugins, "kubelet_internal_checkpoint")
+    before = os.stat(path).st_ino
+    plugin.send(plugin.devices)
+    run.until("another file, for the same list", lambda: os.stat(path).st_ino != before, True)
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    run.note("mode", oct(mode))
+    run.note("hidden files left", [n for n in os.listdir(run.side.device_plugins) if n.startswith(".")])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e import pods as shapes
+from e2e import sandbox
 from e2e.compare.side import Ctr, PodSpec, View
 from e2e.node import DEVICE_PLUGINS, NAME, POD_RESOURCES, RealNode
 from e2e.pods import ContainerView
@@ -22,7 +22,6 @@ _CAPACITY = re.compile(r'"Updated capacity for device plugin" plugin="([^"]+)" c
 _ALLOCATABLE = re.compile(r'"Updated allocatable" device="([^"]+)" allocatable=(\d+)')
 _POKE = "poke"
 _GIVEN = {"PATH", "HOME", "HOSTNAME", "TERM"}
-_NODES = Path("/sys/devices/system/node")
 
 
 class _Node(RealNode):
@@ -40,7 +39,8 @@ class Real:
     kind = "real"
 
     def __init__(self, base: Path, kubelet: Path) -> None:
-        _two_numa_nodes(base / "numa")
+        sandbox.two_numa_nodes(base.parent / f"{base.name}-numa")
+        self.line = line_of(kubelet)
         self.device_plugins = str(DEVICE_PLUGINS)
         self.registry = "/var/lib/kubelet/plugins_registry"
         self.pod_resources = POD_RESOURCES
@@ -51,6 +51,7 @@ class Real:
     def close(self) -> None:
         """Stop everything."""
         self.node.down()
+        sandbox.own_numa_nodes()
 
     def begin(self, options: Mapping[str, Any]) -> None:
         policy = str(options.get("topology_policy", "none"))
@@ -151,13 +152,14 @@ class Real:
         return self.node.wait(lambda: self._counts_since(offset), 30, f"the kubelet tells its counts\n{self.tail()}")[0]
 
     def _counts_since(self, offset: int) -> list[dict[str, tuple[int, int]]]:
+        pod = self.node.pod(f"{_POKE}-{NAME}")
+        if pod is None or not pod.failed or pod.raw["metadata"]["annotations"].get("poke") != str(self._pokes):
+            return []
         with open(self.node.kubelet.log, "rb") as file:
             file.seek(offset)
             text = file.read().decode(errors="replace")
         at = text.find(f'"SyncLoop ADD" source="file" pods=["default/{_POKE}-{NAME}"]')
-        pod = self.node.pod(f"{_POKE}-{NAME}")
-        current = pod is not None and pod.raw["metadata"]["annotations"].get("poke") == str(self._pokes)
-        if at < 0 or pod is None or not current or not pod.failed:
+        if at < 0:
             return []
         capacity = {name: int(count) for name, count in _CAPACITY.findall(text[at:])}
         allocatable = {name: int(count) for name, count in _ALLOCATABLE.findall(text[at:])}
@@ -167,6 +169,13 @@ class Real:
     def tail(self) -> str:
         """The end of the kubelet's log."""
         return self.node.kubelet.tail(20)
+
+
+def line_of(kubelet: Path) -> tuple[int, int]:
+    """A kubelet's own word: (1, 37)."""
+    said = subprocess.run([str(kubelet), "--version"], capture_output=True, text=True, check=True).stdout
+    major, minor = said.split()[-1].removeprefix("v").split(".")[:2]
+    return int(major), int(minor)
 
 
 def _container(one: Ctr, *, init: bool = False) -> dict[str, Any]:
@@ -189,21 +198,3 @@ def _state(one: ContainerView) -> dict[str, Any]:
 def _usual_nodes() -> set[str]:
     names = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "console", "pts/ptmx", "pts/0")
     return {f"/dev/{name}" for name in names}
-
-
-def _two_numa_nodes(folder: Path) -> None:
-    """Show the kubelet two NUMA nodes, of which this machine may have one: its processors are dealt out to both."""
-    processors = sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*"))
-    for number in (0, 1):
-        node = folder / f"node{number}"
-        (node / "hugepages").mkdir(parents=True, exist_ok=True)
-        (node / "meminfo").write_text(f"Node {number} MemTotal:       4000000 kB\n")
-        (node / "distance").write_text("10 20\n" if number == 0 else "20 10\n")
-        for processor in processors[number::2]:
-            with contextlib.suppress(FileExistsError):
-                (node / processor.name).symlink_to(processor)
-    for name in ("online", "possible", "has_cpu", "has_memory"):
-        (folder / name).write_text("0-1\n")
-    if os.path.ismount(_NODES):
-        return
-    subprocess.run(["mount", "--bind", str(folder), str(_NODES)], check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
@@ -121,7 +120,7 @@ def options_error(run: Run) -> None:
     run.note("counts", run.counts())
 
 
-@scenario("A second server takes over; both feed the list, and the end of one leaves the other", 19)
+@scenario("A second server takes over, both feed the list, and what the end of the first does", 19)
 def second_server(run: Run) -> None:
     first = run.registered(devices=[device("a0"), device("a1")])
     second = run.plugin(devices=[device("b0")])
@@ -138,12 +137,13 @@ def second_server(run: Run) -> None:
     first.stop()
     time.sleep(1)
     run.note("counts after the first's end", run.counts())
-    second.send([device("b0"), device("b1")])
-    run.until("the second goes on", run.counts, [2, 2])
-    run.note("its stream", second.open_streams)
+    run.until("the second's stream", lambda: second.open_streams, 1 if run.by_socket else 0)
+    if run.by_socket:
+        second.send([device("b0"), device("b1")])
+        run.until("the second goes on", run.counts, [2, 2])
 
 
-@scenario("When the newest server ends, the older one is asked again, with the list as it was last", 19)
+@scenario("The newest server ends while an older one is connected", 19)
 def older_server_again(run: Run) -> None:
     first = run.registered(devices=[device("a0"), device("a1")])
     second = run.registered(devices=[device("b0"), device("b1"), device("b2")])
@@ -184,10 +184,5 @@ def failed_second(run: Run) -> None:
     run.note("register", run.register(second))
     run.note("counts", run.counts())
     first.stop()
-    run.until("the first's end is noticed", run.counts, [2, 0])
-
-
-def remove(path: str) -> None:
-    """Remove a file that may be gone."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+    time.sleep(1)
+    run.until("the first's end is noticed", run.counts, [2, 0] if run.by_socket else [2, 2])

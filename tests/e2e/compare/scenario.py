@@ -92,6 +92,11 @@ class Run:
             text = text.replace(uid, f"<uid of {name}>")
         return json.loads(text.replace(self.side.device_plugins, "<device-plugins>"))
 
+    @property
+    def by_socket(self) -> bool:
+        """Whether this kubelet tells a resource's connections apart (since 1.37)."""
+        return self.side.line >= (1, 37)
+
     # Plugins
 
     def resource(self, name: str = "dev") -> str:

@@ -38,9 +38,10 @@ class View:
 
 
 class Side(Protocol):
-    """One kubelet. `kind` is `simulated` or `real`; folders and sockets are as on the node."""
+    """One kubelet. `kind` is `simulated` or `real`; `line` is what it is or plays, (1, 37)."""
 
     kind: str
+    line: tuple[int, int]
     device_plugins: str
     registry: str
     pod_resources: str

@@ -20,13 +20,13 @@ class Simulated:
     kind = "simulated"
 
     def __init__(self, line: tuple[int, int]) -> None:
-        self._line = line
+        self.line = line
         self.folder = ""
         self.device_plugins = self.registry = self.pod_resources = ""
 
     def begin(self, options: Mapping[str, Any]) -> None:
         self.folder = tempfile.mkdtemp(prefix="dh", dir="/tmp")
-        of_line = {"retry_ms": 100, "fixed_disconnect": self._line >= (1, 37)}
+        of_line = {"retry_ms": 100, "fixed_disconnect": self.line >= (1, 37)}
         self._kubelet = SimKubelet.in_folder(self.folder, options={**of_line, **options})
         self._client = self._kubelet.client
         self.device_plugins = self._kubelet.places.device_plugins
