@@ -173,3 +173,33 @@ def test_names() -> None:
     assert naming.problem("nvidia.com/gpu") == ""
     assert naming.problem("gpu")
     assert naming.problem("Nvidia.com/gpu")
+
+
+PAGE = (Path(__file__).parents[2] / "docs/plugins/gpu-nvidia.md").read_text()
+
+
+def test_the_pages_example_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "gpu-nvidia.yaml"
+    path.write_text(PAGE.partition("```yaml\n")[2].partition("```")[0])
+    assert load_struct(str(path), Config, MANIFEST.validate).problems == ()
+
+
+def test_the_page_speaks_of_every_option() -> None:
+    assert [name for name in Config.__struct_fields__ if f"`{name}" not in PAGE] == []
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *("MIG_STRATEGY", "FAIL_ON_INIT_ERROR", "NVIDIA_DRIVER_ROOT", "NVIDIA_DEV_ROOT", "DRIVER_ROOT_CTR_PATH"),
+        *("PASS_DEVICE_SPECS", "DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "GDRCOPY_ENABLED", "GDS_ENABLED"),
+        *("MOFED_ENABLED", "CDI_ANNOTATION_PREFIX", "NVIDIA_CDI_HOOK_PATH", "CDI_FEATURE_FLAGS", "CDI_DISABLE_HOOKS"),
+        *("renameByDefault", "failRequestsGreaterThanOne", "MPS_ROOT", "IMEX_CHANNEL_IDS", "IMEX_REQUIRED"),
+        *("SHARED_DEVICES_ALLOCATION_POLICY", "DEVICE_DISCOVERY_STRATEGY", "DP_DISABLE_HEALTHCHECKS"),
+        *("DP_ENABLE_HEALTHCHECKS", "config-manager", "KUBELET_SOCKET", "no device filter", "no rescan", "metrics"),
+    ],
+)
+def test_the_page_says_of_every_option_of_nvidias_plugin_what_became_of_it(row: str) -> None:
+    """The names are those of the feature table (gpu.md, section 1)."""
+    table = PAGE.partition("## NVIDIA's plugin, row by row")[2]
+    assert any(row in line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
