@@ -20,6 +20,7 @@ from e2e import sandbox
 from e2e.binaries import NEWEST, built, kubernetes
 from e2e.chaos_events import Chaos
 from e2e.chaos_memory import MemoryGroup
+from e2e.chaos_scene import scene
 from e2e.chaos_site import ChaosSuite, Hardware, KeptKubelet, stopped
 
 MODULE = "e2e.chaos"
@@ -32,10 +33,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--kubelet", type=Path, help="a kubelet by path ($DEVHERD_E2E_KUBELET; default: the newest)")
     parser.add_argument("--topology", default="single-numa-node", help="the kubelet's topology manager policy")
+    parser.add_argument(
+        "--busy", type=int, default=0, help="1: others use this machine; give it thrice the time, and count pods lost"
+    )
+    parser.add_argument("--only", default="", help="names of what may happen, with commas between; default: everything")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if sandbox.inside():
-        return chaos(given.seconds, given.seed, given.kubelet, given.topology, given.folder)
+        return chaos(given)
     if given.folder is not None:
         arguments = [word for pair in _arguments(given) for word in pair]
         try:
@@ -53,7 +58,7 @@ def main() -> int:
 
 
 def _arguments(given: argparse.Namespace) -> list[tuple[str, str]]:
-    names = ("seconds", "seed", "kubelet", "topology", "folder")
+    names = ("seconds", "seed", "kubelet", "topology", "busy", "only", "folder")
     return [(f"--{name}", str(getattr(given, name))) for name in names]
 
 
@@ -61,14 +66,18 @@ def _newest() -> Path:
     return built(kubernetes(NEWEST, "kubelet"))["kubelet"]
 
 
-def chaos(seconds: float, seed: int, kubelet: Path, topology: str, folder: Path) -> int:
+def chaos(given: argparse.Namespace) -> int:
     """Inside the sandbox: one run. 0 when all held."""
     os.environ["XDG_RUNTIME_DIR"] = "/run"
+    seconds, seed, folder = given.seconds, given.seed, given.folder
     again = f"make chaos SECONDS={seconds:g} SEED={seed}"
     layout = random.Random(seed).choice(("auto", "subfolder", "top"))
-    print(f"{again} on {kubelet.parent.name}, topology policy {topology}, sockets {layout}; logs: {folder}", flush=True)
+    print(
+        f"{again} on {given.kubelet.parent.name}, topology policy {given.topology}, sockets {layout}; logs: {folder}",
+        flush=True,
+    )
     memory = _memory()
-    node = KeptKubelet(folder / "node", kubelet, topology=topology)
+    node = KeptKubelet(folder / "node", given.kubelet, topology=given.topology)
     hardware = Hardware()
     suite = ChaosSuite(layout, memory)
     code = 1
@@ -76,7 +85,7 @@ def chaos(seconds: float, seed: int, kubelet: Path, topology: str, folder: Path)
         with stopped(suite, node):
             suite.start()
             node.up()
-            run = Chaos(suite, node, hardware, seed)
+            run = Chaos(suite, node, hardware, seed, busy=bool(given.busy), only=given.only)
             try:
                 run.start()
                 run.run(seconds)
@@ -104,6 +113,7 @@ def _memory() -> MemoryGroup | None:
 
 def _keep(run: Chaos, folder: Path) -> None:
     """What a person needs to find the cause; devherd's own folder goes with the sandbox."""
+    (folder / "scene.txt").write_text("\n".join(scene(run.node, run.kubelet)) + "\n")
     (folder / "history.txt").write_text("\n".join(run.history) + "\n")
     shutil.copytree(run.node.layout.log, folder / "devherd-log", dirs_exist_ok=True)
     said = run.kubelet.log().text.splitlines()
@@ -113,6 +123,7 @@ def _keep(run: Chaos, folder: Path) -> None:
 def report(run: Chaos) -> str:
     """Figures."""
     calms = sorted(seconds for seconds, _ in run.calms) or [0.0]
+    slowest = sorted(run.calms, reverse=True)[:3]
     outcomes = ", ".join(f"{count} {what}" for what, count in run.pods.outcomes.items())
     return "\n".join(
         [
@@ -120,6 +131,7 @@ def report(run: Chaos) -> str:
             f"{run.kubelet.lives} kubelet lives, {run.registers} registrations; pods that came meanwhile: {outcomes}",
             f"from calm to the truth, {len(calms)} times: median {calms[len(calms) // 2]:.2f} s, "
             f"99th percentile {calms[int(len(calms) * 0.99)]:.2f} s, longest {calms[-1]:.2f} s",
+            *(f"  {seconds:.2f} s after {what}" for seconds, what in slowest),
             f"most that a process grew after its first seconds: {run.census.grown} (private in KiB)",
         ]
     )

@@ -35,20 +35,29 @@ class Chaos(Turmoil):
 
     node: ChaosSuite
 
-    def __init__(self, suite: ChaosSuite, kubelet: KeptKubelet, hardware: Hardware, seed: int) -> None:
+    def __init__(
+        self, suite: ChaosSuite, kubelet: KeptKubelet, hardware: Hardware, seed: int, busy: bool, only: str
+    ) -> None:
         super().__init__(suite, seed)
+        self.calm_seconds = CALM * (3 if busy else 1)
         self.kubelet = kubelet
         self.hardware = hardware
-        self.pods = Pods(kubelet, hardware)
+        self.pods = Pods(kubelet, hardware, may_be_lost=busy)
         self.census = Census(suite.layout.folder, DEVICE_PLUGINS, suite.expected_fronts)
         self.calms: list[tuple[float, str]] = []
         self.registers = 0
+        self._only = only.split(",") if only else []
         self._extra = False
+        self._calm_before = 0
         self._checked_lives = 0
         self._steady: dict[str, str] = {}
 
     def actions(self) -> list[tuple[Action, int]]:
         """What may happen, and how often beside the others."""
+        known = {action.__name__: (action, weight) for action, weight in self._all_actions()}
+        return [known[name] for name in self._only] if self._only else list(known.values())
+
+    def _all_actions(self) -> list[tuple[Action, int]]:
         return [
             (self.restart_kubelet, 6),
             (self.start_kubelet_twice, 3),
@@ -91,7 +100,7 @@ class Chaos(Turmoil):
         self._wait_truth(30.0)
         for requests in FIRST:
             self.pods.add(requests)
-        self._wait_truth(CALM)
+        self._wait_truth(self.calm_seconds)
         self.start_watching()
 
     def before_each(self) -> None:
@@ -131,10 +140,12 @@ class Chaos(Turmoil):
         """Wait until everything runs again, then until the kubelet knows the truth; Broken when it does not."""
         self.before_each()
         self._wait_back()
-        seconds = self._wait_truth(CALM)
-        self.calms.append((seconds, self.history[-1].split()[-1] if self.history else ""))
+        seconds = self._wait_truth(self.calm_seconds)
+        self.calms.append((seconds, "; ".join(line.strip() for line in self.history[self._calm_before :])))
+        self.note(f"calm: the truth after {seconds:.2f} s")
+        self._calm_before = len(self.history)
         self.pods.settle()
-        self._wait_truth(CALM)
+        self._wait_truth(self.calm_seconds)
         self._check_logs()
         self.check_processes()
         self._steady = {f"{one.name}-{NAME}": one.container for one in self.pods.held.values()}
@@ -305,14 +316,8 @@ class Chaos(Turmoil):
 
     def _boot(self) -> None:
         """devherd first, and a kubelet when there is something to register: what the unit before it waits for."""
-
-        def ready() -> bool:
-            with contextlib.suppress(ControlError):
-                return all(self.node.front(plugin)["resources"] for plugin in self.node.expected_fronts)
-            return False
-
         self.node.boot()
-        wait(ready, 30, "every front has its resources", every=0.01)
+        wait(self.node.ready, 60, "every front has its resources", every=0.01)
 
     # What happens: the hardware
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import grpc
 from devherd.api import podresources_v1_pb2 as pb
+from devherd.control import ControlError
 from devherd.run.supervisor import Supervisor
 from devherd_generic.units import device_id
 from support import naughty_vendor
@@ -18,6 +20,7 @@ from support.two_vendors import SmallDisks
 from e2e import sandbox
 from e2e.chaos_memory import MemoryGroup
 from e2e.node import POD_RESOURCES, RealNode
+from e2e.programs import TookTooLong
 from e2e.suite import GENERIC, MAJOR, Suite, rule
 
 CARD, PORT, SHARED, EXTRA = (f"example.com/{name}" for name in ("card", "port", "shared", "extra"))
@@ -105,6 +108,17 @@ class KeptKubelet(RealNode):
         self.lives += 1
         super().kubelet_start()
 
+    def wait_healthy(self, timeout: float = 120.0) -> None:
+        """Wait until the kubelet is well; one that ended by itself is started again, as systemd does it."""
+        end = time.monotonic() + timeout
+        while True:
+            if not self.kubelet.running:
+                self.kubelet_start()
+            with contextlib.suppress(TookTooLong):
+                return super().wait_healthy(1.0)
+            if time.monotonic() > end:
+                raise TookTooLong(f"no healthy kubelet in {timeout:g} s\n{self.kubelet.tail(15)}")
+
     def kubelet_freeze(self) -> None:
         """What comes while it is stopped, it sees in any order."""
         self.frozen_lives.add(self.lives)
@@ -152,6 +166,13 @@ class ChaosSuite(SmallDisks, Suite):
     def expected_fronts(self) -> dict[str, int]:
         """How many fronts each plugin has."""
         return {GENERIC: 1, "naughty": 1}
+
+    def ready(self) -> bool:
+        """Whether every front has its lists and its sockets: a kubelet may come."""
+        with contextlib.suppress(ControlError):
+            rows = [self.front(plugin)["resources"] for plugin in self.expected_fronts]
+            return all(rows) and all(row["state"] != "opening" for some in rows for row in some)
+        return False
 
 
 class _Housed(Supervisor):
