@@ -17,6 +17,8 @@ from devherd_gpu.nvidia.config import Config
 from devherd_gpu.nvidia.standinstate import Gpu, Mig, MigDevice, MigProfile, State
 from devherd_gpu.nvidia.vendor import Vendor
 
+from support import nvmlbuild
+
 A100 = {"name": "NVIDIA A100-SXM4-40GB", "memory": 40 * state.GIB, "compute": (8, 0), "arch": 7}
 PROFILES = (
     MigProfile(0, 19, 1, 4864, 7, "1g.5gb"),
@@ -59,7 +61,12 @@ def mig_gpu(number: int, *profiles: str, **more: Any) -> Gpu:
 
 
 class NvidiaNode:
-    """Build one with GPUs; change `gpus` or `state` with `set`; `scan` looks at it as a probe does."""
+    """Build one with GPUs; change `gpus` or `state` with `set`; `scan` looks at it as a probe does.
+
+    With `compiled` NVML is the C stand-in, called by NVIDIA's binding; else the one in the process.
+    """
+
+    compiled = False
 
     def __init__(self, folder: Path, *gpus: Gpu, numa: bool = True) -> None:
         self.root = folder / "node"
@@ -76,6 +83,8 @@ class NvidiaNode:
         lines += [f"gpu{n}/gi{gi}/ci0/access {self.cap(n, gi) + 1}" for n in range(8) for gi in range(8)]
         self.write("/proc/driver/nvidia-caps/mig-minors", "\n".join(["config 1", "monitor 2", *lines]) + "\n")
         self.save()
+        if self.compiled:
+            nvmlbuild.install(self.root)
 
     # -- what is there
 

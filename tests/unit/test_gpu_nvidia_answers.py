@@ -9,10 +9,20 @@ import msgspec
 import pytest
 from devherd.values import Composed, Mount
 from devherd_gpu.nvidia.config import Config
+from support import nvmlbuild
 from support.nvidianode import NvidiaNode, answer, gpu, ids, mig_gpu, resource, uuid
 
 NAMES = "k8s.device-plugin.nvidia.com"
 MIG = "MIG-00000000-0000-5000-8000-000000000000"
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["standin", "library"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Each test with both stand-ins for NVML."""
+    if request.param and (why := nvmlbuild.no_compiler()):
+        pytest.skip(why)
+    monkeypatch.setattr(NvidiaNode, "compiled", request.param)
+    return bool(request.param)
 
 
 @pytest.fixture

@@ -12,11 +12,21 @@ from devherd.values import NOTHING_NOW, Device, Inventory, Severity
 from devherd_gpu.nvidia import migprofile
 from devherd_gpu.nvidia.nvml import address
 from devherd_gpu.nvidia.standinstate import GIB
+from support import nvmlbuild
 from support.nvidianode import NvidiaNode, gpu, ids, mig_gpu, pci, reasons, resource, uuid
 
 LOST = {"*": "gpu_is_lost"}
 HANDED = {"nvmlDeviceGetHandle*": "ok", "*": "gpu_is_lost"}
 BY_NODE = {"device_list": ["envvar"], "pass_device_specs": True}
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["standin", "library"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Each test with both stand-ins for NVML."""
+    if request.param and (why := nvmlbuild.no_compiler()):
+        pytest.skip(why)
+    monkeypatch.setattr(NvidiaNode, "compiled", request.param)
+    return bool(request.param)
 
 
 @pytest.fixture
@@ -219,7 +229,7 @@ def test_a_node_that_is_missing_or_another_is_not_given(node: NvidiaNode, change
         ({"init": "driver_not_loaded"}, "modprobe"),
         ({"init": "lib_rm_version_mismatch"}, "580.95.05"),
         ({"init": "library_not_found"}, "driver.root"),
-        ({"init": "unknown"}, "unknown"),
+        ({"init": "unknown"}, "NVML error 999"),
         ({"errors": {"nvmlInitWithFlags": "function_not_found"}}, "too old"),
         ({"errors": {"nvmlDeviceGetCount": "unknown"}}, "does not list"),
         ({"errors": {"nvmlSystemGetDriverVersion": "uninitialized"}}, "NVML does not start"),
