@@ -7,11 +7,13 @@ import os
 import re
 import select
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from devherd.host.events import TreeEvents, Watched, udev_events
+from devherd.uevents import KERNEL, NETLINK_KOBJECT_UEVENT, UDEV
 
 
 def wait(source: TreeEvents, seconds: float = 5.0) -> str:
@@ -168,3 +170,24 @@ def test_udev_source_opens_and_closes_or_says_why_not(caplog: pytest.LogCaptureF
         source.drain()
         source.close()
     assert sources or "no udev events" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may send such messages")
+def test_hardware_events_of_the_wanted_subsystems_count_and_others_do_not() -> None:
+    sources = udev_events(("devherd-wanted",))
+    if not sources:
+        pytest.skip("no uevents here")
+    (source,) = sources
+
+    def send(subsystem: str) -> bool:
+        try:
+            sender.sendto(f"add@/x\0ACTION=add\0SUBSYSTEM={subsystem}\0".encode(), (0, UDEV | KERNEL))
+        except PermissionError:
+            pytest.skip("sending is not allowed here")
+        assert select.select([source.fileno()], [], [], 5)[0]
+        return bool(source.drain())
+
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_KOBJECT_UEVENT) as sender:
+        assert not send("devherd-other")
+        assert send("devherd-wanted")
+    source.close()

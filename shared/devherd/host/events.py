@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from devherd.inotify import INotify, flags
+from devherd.uevents import Uevents
 
 logger = logging.getLogger("devherd.host.events")
 
@@ -153,34 +154,22 @@ class UdevEvents:
     """Hardware events of some subsystems: udev's, after its rules ran, or the kernel's own where no udev runs."""
 
     def __init__(self, subsystems: Iterable[str], name: str = "udev") -> None:
-        import pyudev
-
         self._name = name
-        source = "udev" if os.path.exists("/run/udev/control") else "kernel"
-        self._monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source=source)
-        for subsystem in subsystems:
-            self._monitor.filter_by(subsystem)
-        self._monitor.start()
+        self._subsystems = frozenset(subsystems)
+        self._events = Uevents()
 
     def fileno(self) -> int:
         """The netlink socket."""
-        return int(self._monitor.fileno())
+        return self._events.fileno()
 
     def drain(self) -> str:
-        """Read all events; lost ones (ENOBUFS) count as one."""
-        due = ""
-        while True:
-            try:
-                device = self._monitor.poll(timeout=0)
-            except OSError:
-                return self._name
-            if device is None:
-                return due
-            due = self._name
+        """Read what is there; lost events count as one."""
+        events, lost = self._events.take()
+        return self._name if lost or any(event.get("SUBSYSTEM") in self._subsystems for event in events) else ""
 
     def close(self) -> None:
-        """Let go of the socket: pyudev closes it with its last reference."""
-        del self._monitor
+        """Let go of the socket."""
+        self._events.close()
 
 
 def tree_events(folders: Callable[[], Iterable[Watched]], name: str = "tree") -> tuple[EventSource, ...]:
@@ -196,6 +185,6 @@ def udev_events(subsystems: Iterable[str], name: str = "udev") -> tuple[EventSou
     """A udev source in a tuple, or an empty one (and a line in the log) where there is no udev or no netlink."""
     try:
         return (UdevEvents(subsystems, name),)
-    except (OSError, ImportError) as error:
+    except OSError as error:
         logger.info("no udev events here (%s): changes are seen by the slow scan only", error)
         return ()
