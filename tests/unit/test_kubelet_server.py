@@ -315,6 +315,51 @@ def test_a_lost_socket_is_bound_anew_without_touching_the_open_stream() -> None:
     run(work())
 
 
+def test_a_stream_that_ends_while_a_socket_is_bound_anew_does_not_end_the_new_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kubelet that is killed just after its folder was replaced: the new socket must listen."""
+
+    async def work() -> None:
+        root = tempfile.mkdtemp(prefix="dh", dir="/tmp")
+        server, endpoint = ResourceServer(NAME, Devices()), Endpoint(root, "t", NAME)
+        try:
+            await server.bind(endpoint)
+            server.feed.publish(snapshot(NAME, 1))
+            client = Client(endpoint.anchor)
+            stream = client.lists()
+            await next_list(stream)
+            make = grpc.aio.server
+
+            def slow(*given: Any, **named: Any) -> grpc.aio.Server:
+                made = make(*given, **named)
+                start = made.start
+
+                async def start_while_the_stream_ends() -> None:
+                    await start()
+                    stream.cancel()
+                    while server.streams:
+                        await asyncio.sleep(0.001)
+
+                monkeypatch.setattr(made, "start", start_while_the_stream_ends)
+                return made
+
+            monkeypatch.setattr(grpc.aio, "server", slow)
+            os.unlink(endpoint.anchor)
+            await server.bind(endpoint)
+            await client.channel.close()
+            again = Client(endpoint.anchor)
+            for _ in range(5):
+                assert (await again.allocate(["a"])).container_responses[0].envs["IDS"] == "a"
+                await asyncio.sleep(0.01)
+            await again.channel.close()
+        finally:
+            await server.stop()
+            shutil.rmtree(root)
+
+    run(work())
+
+
 def test_ten_thousand_devices_in_one_list() -> None:
     async def work() -> None:
         async with served() as (server, client):

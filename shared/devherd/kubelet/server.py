@@ -118,21 +118,22 @@ class ResourceServer:
         private = endpoint.private()
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers((self._handlers(server),))
-        # Among the retired until it serves: an error or a cancellation on the way leaves nothing behind.
-        self._retired.add(server)
         try:
             server.add_insecure_port(f"unix:{private}")
             await server.start()
             endpoint.adopt(private)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {private}: {error}") from error
-        else:
-            self._retired.discard(server)
-            if self._server is not None:
-                self._retired.add(self._server)
-            self._server = server
-        finally:
+        except BaseException as error:
+            # An error or a cancellation on the way leaves nothing behind. Not sooner among the retired: a stream that
+            # ends meanwhile has those stopped that serve none.
+            self._retired.add(server)
             self._stop_retired()
+            if isinstance(error, RuntimeError):
+                raise OSError(f"cannot listen on {private}: {error}") from error
+            raise
+        if self._server is not None:
+            self._retired.add(self._server)
+        self._server = server
+        self._stop_retired()
 
     async def stop(self, grace: float = 0.0) -> None:
         """Refuse new calls, end the streams, let running calls finish for `grace` seconds."""
