@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,10 +42,20 @@ class SimDriver:
     """The state file below a root. Each change is one replaced file."""
 
     def __init__(self, root: str, gpus: Sequence[standinstate.Gpu], **fields: Any) -> None:
-        self.path = standinstate.state_path(root)
-        self.state = State(gpus=tuple(gpus), **fields)
-        self._seq = 0
+        self._take(root, State(gpus=tuple(gpus), **fields))
         self.write()
+
+    @classmethod
+    def of(cls, root: str) -> SimDriver:
+        """The one that a simulated node has."""
+        driver = cls.__new__(cls)
+        driver._take(root, standinstate.read(standinstate.state_path(root)))
+        return driver
+
+    def _take(self, root: str, state: State) -> None:
+        self.path = standinstate.state_path(root)
+        self.state = state
+        self._seq = max((event.seq for event in state.events), default=0)
 
     def write(self) -> None:
         """Put the state in place."""
@@ -90,8 +99,3 @@ class SimDriver:
             )
             for index, gpu in enumerate(gpu for gpu in self.state.gpus if not gpu.gone)
         )
-
-
-def library(folder: str) -> str:
-    """Where the compiled stand-in is put below a root."""
-    return os.path.join(folder, standinstate.LIBRARY_FILE)
