@@ -23,7 +23,7 @@ from devherd.api import deviceplugin_v1beta1_pb2 as pb
 from devherd.api import podresources_v1_pb2 as pr
 from devherd.kubelet.changes import Changes
 from devherd.kubelet.endpoint import Endpoint
-from devherd.kubelet.identity import Identity, probe_socket
+from devherd.kubelet.identity import Identity, accepts, probe_socket
 from devherd.kubelet.layout import Layout
 from devherd.kubelet.link import KubeletLink
 from devherd.kubelet.podresources import PodResources
@@ -156,7 +156,7 @@ class FakeKubelet:
         if self.refusal and (self.refused is None or request.resource_name in self.refused):
             await context.abort(grpc.StatusCode.UNKNOWN, self.refusal)
         path = os.path.normpath(os.path.join(self.device_plugins, request.endpoint))
-        if (self.refuse_subfolders and "/" in request.endpoint) or not os.path.exists(path):
+        if (self.refuse_subfolders and "/" in request.endpoint) or not accepts(path):
             await context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {path}")
         if path in self.stuck:
             await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {path}")

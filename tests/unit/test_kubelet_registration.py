@@ -358,6 +358,26 @@ def test_a_socket_removed_under_an_open_stream_is_put_back() -> None:
     run(work())
 
 
+def test_a_socket_behind_which_nobody_listens_any_more_is_bound_anew() -> None:
+    """Whatever stopped the server: the file is there and the kubelet is refused. The layout is not to blame."""
+
+    async def work() -> None:
+        async with bench() as b:
+            await b.kubelet.start()
+            await b.registered()
+            await b.kubelet.stop()
+            deaf = b.servers[R0]._server
+            assert deaf is not None
+            await deaf.stop(0)
+            assert os.path.exists(b.endpoints[R0].anchor)
+            began = await b.kubelet.start()
+            await b.registered()
+            assert monotonic() - began < 2
+            assert b.layout.current == "subfolder"
+
+    run(work())
+
+
 def test_sixty_resources_in_one_process() -> None:
     async def work() -> None:
         async with bench(60) as b:

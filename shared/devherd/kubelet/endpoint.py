@@ -96,6 +96,13 @@ class Endpoint:
         """Tell whether the listening socket is still reachable through our subfolder."""
         return self._inode is not None and _inode(self.anchor) == self._inode
 
+    def deaf(self) -> bool:
+        """Tell whether nobody listens on the socket although its file is there; from then on it was never ours."""
+        if not self.anchored() or accepts(self.anchor):
+            return False
+        self._inode = None
+        return True
+
     def moved(self) -> bool:
         """Tell whether the kubelet's folder is no longer the one the socket was put in."""
         return folder_id(self.device_plugins) != self._parent

@@ -254,7 +254,7 @@ class Registration:
             state, pause = regstatus.REFUSED, self._refused_retry
         elif error.kind is Refused.CONNECTED:
             self._endpoint.rename()
-        elif self._other_layout(error):
+        elif (error.kind is Refused.DIAL and self._endpoint.deaf()) or self._other_layout(error):
             pause = 0.0
         elif error.kind is not Refused.AWAY:
             pause = max(pause, SETTLE)
