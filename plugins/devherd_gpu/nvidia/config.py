@@ -14,7 +14,7 @@ from devherd_gpu.nvidia.healthconfig import Health
 
 SELECTOR = {"form": "a selector: 0, GPU-..., 0000:1b:00.0, model:*H100*, profile:1g.10gb; see plugins/gpu-nvidia.md"}
 Selectors = tuple[str, ...]
-Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
+Strategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-mount"]
 Path = Annotated[str, Meta(pattern="^/", extra={"form": "an absolute path"})]
 PathOrEmpty = Annotated[str, Meta(pattern="^(/|$)", extra={"form": "an absolute path, or empty"})]
 
@@ -106,7 +106,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             min_length=1,
             description="how a container is given its GPUs. cdi-cri, cdi-annotations: by CDI name; volume-mounts, "
-            "envvar: by what NVIDIA's container runtime reads",
+            "envvar: by what NVIDIA's container runtime reads; driver-mount: device nodes and the driver's files, for "
+            "which neither CDI nor anything of NVIDIA's beside the driver is needed",
         ),
     ] = ("cdi-cri",)
     ids: Annotated[
@@ -124,6 +125,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["distributed", "packed"],
         Meta(description="shares and MIG devices of one container: on many GPUs, or on few"),
     ] = "distributed"
+    features: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(description="node features for Node Feature Discovery; auto: unless GPU feature discovery runs here"),
+    ] = "auto"
     mps_root: Annotated[Path, Meta(description="folder of the MPS daemons' pipes, logs and shared memory")] = (
         "/run/nvidia/mps"
     )

@@ -14,6 +14,7 @@ MANIFEST = Manifest(
     vendor="devherd_gpu.nvidia.vendor:make",
     wakes_on=("config", "pci", "drm"),
     validate=validate,
+    importers={"nvidia": "devherd_gpu.nvidia.importer:load"},
     simulator="devherd_gpu.nvidia.simulate:SIMULATED",
     captures=(
         "/proc/driver/nvidia/version",

@@ -27,12 +27,13 @@ MPS = "mps"
 
 
 class Unit(Struct, frozen=True):
-    """One GPU or MIG device that is offered: under which name, and how it is shared."""
+    """One GPU or MIG device that is offered: under which name, how it is shared, and by which rules (`why`)."""
 
     target: Target
     name: str
     facts: Facts
     share: ShareRule | None = None
+    why: str = ""
 
     @property
     def ids(self) -> list[str]:
@@ -147,14 +148,22 @@ def _facts(target: Target) -> Facts:
 
 
 def _unit(target: Target, facts: Facts, rules: Rules, mig: str) -> Unit:
-    name = GPU
-    if target.mig and mig == "mixed":
-        name = f"{DOMAIN}/{migprofile.resource(target.mig.profile)}"
-    name = naming.chosen(rules.names, facts, name)
+    name, why = GPU, []
+    if target.mig:
+        why.append(f"mig: {mig}")
+        if mig == "mixed":
+            name = f"{DOMAIN}/{migprofile.resource(target.mig.profile)}"
+    rule = naming.rule_for(rules.names, facts)
+    if rule is not None:
+        name = rule.name
+        why.append(rule.label)
     share = sharing.chosen(rules.shares, name, facts)
     if share is not None and target.mig and share.mode == MPS:
         share = None
-    return Unit(target, name if share is None else share.offered_as(name), facts, share)
+    if share is not None:
+        name = share.offered_as(name)
+        why.append(share.label)
+    return Unit(target, name, facts, share, ", ".join(why))
 
 
 def _idle(rules: Rules, every: Sequence[Facts], units: Sequence[Unit]) -> Iterator[Skipped]:
@@ -206,13 +215,14 @@ def _device(id: str, unit: Unit, name: str, responses: Responses) -> Device:
         things=things if gpu.pci else (f"nvidia:{gpu.uuid}",),
         parts=responses.parts(target, name, mps=share is not None and share.mode == MPS),
         numa=(gpu.numa,) if gpu.numa >= 0 else (),
-        attributes=_attributes(target, share),
+        attributes=_attributes(unit),
         claims=tuple(claims),
         names=responses.names(target),
     )
 
 
-def _attributes(target: Target, share: ShareRule | None) -> dict[str, str]:
+def _attributes(unit: Unit) -> dict[str, str]:
+    target, share = unit.target, unit.share
     gpu, mig = target.gpu, target.mig
     memory = f"{mig.memory} MiB" if mig else f"{gpu.memory >> 20} MiB" if gpu.memory else ""
     found = {
@@ -225,5 +235,6 @@ def _attributes(target: Target, share: ShareRule | None) -> dict[str, str]:
         "profile": mig.profile if mig else "",
         "gpu": gpu.uuid if mig else "",
         "shared": f"{share.replicas} times, {share.mode}" if share else "",
+        "rule": unit.why,
     }
     return {key: value for key, value in found.items() if value}

@@ -13,7 +13,9 @@ from devherd.sha1 import sha1_hex
 from devherd.values import Mount, Node, Parts
 from msgspec import Struct
 
+from devherd_gpu.nvidia import drivermount
 from devherd_gpu.nvidia.config import Config
+from devherd_gpu.nvidia.driverfiles import DriverFiles
 from devherd_gpu.nvidia.gpus import Gpu, MigDevice
 from devherd_gpu.nvidia.nodes import Nodes
 
@@ -22,6 +24,8 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 IMEX = "NVIDIA_IMEX_CHANNELS"
 LIST_FOLDER = "/var/run/nvidia-container-devices"
 EXTRAS = {"gdrcopy": "NVIDIA_GDRCOPY", "gds": "NVIDIA_GDS", "mofed": "NVIDIA_MOFED"}
+DRIVER_MOUNT = "driver-mount"
+NO_FILES = DriverFiles()
 MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _MPS_FOLDER = "/mps"
 _SHM = "/dev/shm"
@@ -54,9 +58,10 @@ class Target(Struct, frozen=True):
 class Responses:
     """Makes the parts of one scan's devices."""
 
-    def __init__(self, config: Config, nodes: Nodes) -> None:
+    def __init__(self, config: Config, nodes: Nodes, files: DriverFiles = NO_FILES, root: str = "/") -> None:
         self._config = config
         self._nodes = nodes
+        self._driver = tuple(drivermount.mounts(files, root)) if DRIVER_MOUNT in config.device_list else ()
         self._strategies = frozenset(config.device_list)
         self._by_list = bool(self._strategies & {"envvar", "volume-mounts"})
         self.extras = tuple(name for name in EXTRAS if getattr(config, name))
@@ -80,7 +85,11 @@ class Responses:
             env[MPS_PIPE] = f"{_MPS_FOLDER}/{resource}/pipe"
             mounts.append(Mount(env[MPS_PIPE], f"{self._config.mps_root}/{resource}/pipe"))
             mounts.append(Mount(_SHM, f"{self._config.mps_root}/shm"))
-        if self._config.pass_device_specs and self._by_list:
+        if DRIVER_MOUNT in self._strategies:
+            nodes += self.nodes(target)
+            mounts += self._driver
+            env |= dict(word.split("=", 1) for word in drivermount.environment())
+        elif self._config.pass_device_specs and self._by_list:
             nodes += self.nodes(target)
         env |= {EXTRAS[extra]: "enabled" for extra in self.extras}
         return Parts(

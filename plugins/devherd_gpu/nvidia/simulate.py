@@ -35,6 +35,12 @@ _XID = 8
 _UVM, _CAP, _IMEX = 508, 511, 234
 # NVML's enumeration, the GPU's own number, slices, eighths of its memory, how many fit.
 _SHAPES = ((0, 19, 1, 1, 7), (7, 20, 1, 1, 1), (9, 15, 1, 2, 4), (1, 14, 2, 2, 3), (2, 9, 3, 4, 2), (4, 0, 7, 8, 1))
+_LIBRARY_FOLDER = "/usr/lib/x86_64-linux-gnu"
+_LIBRARIES = {
+    "libcuda.so": ("libcuda.so", "libcuda.so.1"),
+    "libnvidia-ptxjitcompiler.so": ("libnvidia-ptxjitcompiler.so.1",),
+    "libnvidia-nvvm.so": ("libnvidia-nvvm.so.4",),
+}
 _SWITCH = "0000:05:00.0"
 
 
@@ -105,8 +111,20 @@ def _function(made: Tree, options: Options, n: int, loaded: bool) -> None:
     made.files[f"{folder}/class"] = "0x030200\n"
 
 
+def _installed(made: Tree, options: Options) -> None:
+    """Some of the driver's files, as a distribution's package lays them."""
+    for name, links in _LIBRARIES.items():
+        path = f"{_LIBRARY_FOLDER}/{name}.{options.driver}"
+        made.files[path] = ""
+        made.links |= {f"{_LIBRARY_FOLDER}/{link}": path for link in links}
+    for tool in ("nvidia-smi", "nvidia-cuda-mps-control"):
+        made.files[f"/usr/bin/{tool}"] = ""
+    made.files[f"/lib/firmware/nvidia/{options.driver}/gsp_ga10x.bin"] = ""
+
+
 def _module(made: Tree, options: Options, there: list[int]) -> None:
     """What is there while the kernel module is loaded."""
+    _installed(made, options)
     made.files["/proc/driver/nvidia/version"] = (
         f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {options.driver}  Release Build\n"
     )

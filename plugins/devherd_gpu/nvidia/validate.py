@@ -73,7 +73,14 @@ def _answers(config: Config) -> Iterator[Problem]:
             "envvar and volume-mounts exclude each other: both set NVIDIA_VISIBLE_DEVICES, and only volume-mounts "
             "would count",
         )
-    if config.pass_device_specs and all(strategy.startswith("cdi-") for strategy in chosen):
+    if "driver-mount" in chosen and len(chosen) > 1:
+        yield (
+            ("device_list",),
+            "driver-mount and every other strategy exclude each other: the runtime would add to what is given already",
+        )
+    if config.pass_device_specs and chosen == ("driver-mount",):
+        yield ("pass_device_specs",), "has no effect with driver-mount, which gives the nodes anyway"
+    elif config.pass_device_specs and all(strategy.startswith("cdi-") for strategy in chosen):
         yield ("pass_device_specs",), "has no effect with cdi- strategies alone: the CDI specification gives the nodes"
     if config.imex.channels not in ((), (0,)):
         yield ("imex", "channels"), "must be [] or [0]: the driver lets a container use channel 0 only"

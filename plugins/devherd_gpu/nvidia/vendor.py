@@ -5,22 +5,27 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from devherd.host.events import EventSource, Watched, tree_events, udev_events
-from devherd.values import Device, Evidence, Inventory, Preference, Resource, Skipped
+from devherd.host.nfd import feature_file
+from devherd.values import Device, Evidence, HostFile, Inventory, Preference, Resource, Skipped
 
-from devherd_gpu.nvidia import preference, repair, resources
+from devherd_gpu.nvidia import driverfiles, features, preference, repair, resources
+from devherd_gpu.nvidia.cdispec import Specifications
 from devherd_gpu.nvidia.config import Config
 from devherd_gpu.nvidia.discovery import Discovery
+from devherd_gpu.nvidia.driverfiles import DriverFiles
 from devherd_gpu.nvidia.gpus import Found
 from devherd_gpu.nvidia.health import Monitor
 from devherd_gpu.nvidia.nodes import CAPS, IMEX_FOLDER, Nodes, dev_root
 from devherd_gpu.nvidia.nvml import ROOTS, Driver, DriverProblem, NvmlError
 from devherd_gpu.nvidia.resources import Plan, Unit
-from devherd_gpu.nvidia.responses import Responses
+from devherd_gpu.nvidia.responses import DRIVER_MOUNT, NO_FILES, Responses
 from devherd_gpu.nvidia.standinstate import STATE_FILE
+from devherd_gpu.nvidia.topology import Matrix, Topology
 from devherd_gpu.nvidia.validate import GPU
 
 if TYPE_CHECKING:
@@ -45,6 +50,9 @@ class Vendor:
         self.driver.before_close = self.monitor.release
         self._discovery = Discovery(host, self.driver, config.driver.discovery)
         self._rules = resources.compile_rules(config)
+        self._topology = Topology()
+        self._files = driverfiles.Cache()
+        self._theirs = features.Theirs(host)
 
     def scan(self) -> Inventory:
         """Find every GPU and MIG device. A look at /sys and /proc comes first: without a card NVML is not touched."""
@@ -79,12 +87,27 @@ class Vendor:
         chosen = self.plan = resources.plan(found, self._rules, self.config.mig)
         self._monitor(chosen)
         nodes = Nodes(self.host.view(), dev_root(self.config, self.host, self.driver.root))
-        responses = Responses(self.config, nodes)
+        files = self._driver_files(found)
+        responses = Responses(self.config, nodes, files, self.driver.root)
         return Inventory(
             resources=resources.resources(chosen, responses, self._preference, empty=GPU),
             evidence=(*self.monitor.faults(), *self._unusable(chosen, nodes, responses)),
-            skipped=(*found.skipped, *chosen.skipped, *self._left_out(nodes, responses)),
+            skipped=(*found.skipped, *chosen.skipped, *self._left_out(nodes, responses), *_files_problem(files)),
+            files=tuple(self._wanted_files(found, chosen, nodes, files)),
         )
+
+    def _driver_files(self, found: Found) -> DriverFiles:
+        """The driver's own files, where answers or specifications name them."""
+        if not any(strategy.startswith("cdi-") or strategy == DRIVER_MOUNT for strategy in self.config.device_list):
+            return NO_FILES
+        return self._files.find(self.host.view(), self.driver.root, found.driver)
+
+    def _wanted_files(self, found: Found, chosen: Plan, nodes: Nodes, files: DriverFiles) -> Iterator[HostFile]:
+        if any(strategy.startswith("cdi-") for strategy in self.config.device_list):
+            yield from Specifications(self.host, self.config, nodes, files, self.driver.root).files(found)
+        if self.config.features == "on" or (self.config.features == "auto" and not self._theirs.active()):
+            words = features.labels(self.host, self.config, found, chosen)
+            yield feature_file(self.host.paths, "devherd-gpu-nvidia", words, time.time())
 
     def _monitor(self, chosen: Plan) -> None:
         """Have the GPUs that are offered watched."""
@@ -118,7 +141,17 @@ class Vendor:
         return watched
 
     def _preference(self, units: Sequence[Unit]) -> Preference:
-        return preference.preference(units, self.config.shares)
+        return preference.preference(units, self.config.shares, self._matrix())
+
+    def _matrix(self) -> Matrix:
+        """How near GPUs are; empty while the driver does not say."""
+        try:
+            return self._topology.matrix(self.driver.again(), self.driver.generation, self.found)
+        except NvmlError as error:
+            self.driver.failed(error)
+        except DriverProblem:
+            pass  # the next scan says so
+        return {}
 
     def _without_driver(self, found: Found) -> Inventory:
         """No device, but the cards are there: the resource stays, and its devices are gone for this reason."""
@@ -176,6 +209,10 @@ class ResettingVendor(Vendor):
         if not failed:
             self.monitor.was_reset(gpu)
         return failed
+
+
+def _files_problem(files: DriverFiles) -> tuple[Skipped, ...]:
+    return (Skipped("driver files", "device_list", files.problem),) if files.problem else ()
 
 
 def make(config: Config, host: Host) -> Vendor:
