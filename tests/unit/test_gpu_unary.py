@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -28,7 +29,7 @@ def place() -> Iterator[str]:
 
 @contextmanager
 def serving(place: str, answer: Callable[[bytes, grpc.ServicerContext], bytes]) -> Iterator[None]:
-    handler = grpc.unary_unary_rpc_method_handler(answer)
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
     server = grpc.server(futures.ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", {"Ask": handler}),))
     server.add_insecure_port(f"unix:{place}")
@@ -66,7 +67,12 @@ def test_an_error_is_an_error(place: str) -> None:
 
 def test_a_service_that_is_slow_does_not_hold_us(place: str) -> None:
     free = threading.Event()
-    with serving(place, lambda request, context: b"" if free.wait(30) else b""):
+
+    def slow(request: bytes, context: grpc.ServicerContext) -> bytes:
+        free.wait(30)
+        return b""
+
+    with serving(place, slow):
         with pytest.raises(CallError):
             call(place, METHOD, timeout=0.3)
         free.set()
