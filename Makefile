@@ -10,7 +10,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 .DEFAULT_GOAL := help
-.PHONY: help run test storm lint unit format proto docs bench e2e e2e-skew chaos packages clean
+.PHONY: help run test storm lint unit format proto docs bench e2e e2e-skew bench-race chaos packages clean
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -56,6 +56,9 @@ e2e: $(STAMP) ## tests on a real kubelet of the newest version (root; builds it 
 
 e2e-skew: $(STAMP) ## what depends on the kubelet's version, on every version and in both socket layouts
 	@PYTHONPATH=tests $(BIN)/python -m e2e --all-lines -m skew $(ARGS)
+
+bench-race: $(STAMP) ## who is first after a kubelet's start, devices or pods: reboots and restarts (root); ARGS="--scale 0.1"
+	@PYTHONPATH=tests $(BIN)/python -m e2e.race $(ARGS)
 
 chaos: $(STAMP) ## everything happens to a real kubelet's node, SECONDS=1200 long, in an order that SEED=n decides (root)
 	@PYTHONPATH=tests $(BIN)/python -m e2e.chaos --seconds $(or $(SECONDS),1200) $(if $(SEED),--seed $(SEED)) $(ARGS)
