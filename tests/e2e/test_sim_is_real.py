@@ -19,7 +19,6 @@ from e2e.compare.scenarios import every
 from e2e.compare.simulated import Simulated
 
 
-
 def _marks(one: Scenario) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.skew, pytest.mark.timeout(one.long * 2 + 300)]
     return [*marks, pytest.mark.grace] if one.long else marks

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -354,6 +355,63 @@ def test_numa_nodes_the_machine_lacks_join_no_hint(bench: Bench) -> None:
     bench.client.wait(event="numa-unknown", id="a0", nodes=[7])
     bench.client.pod_add("p", {RES: 1}, wait=5)
     assert stub.allocates == [["a1"]]
+
+
+def announced(bench: Bench, stub: Stub, path: str, info: bytes) -> tuple[grpc.aio.Server, list[bytes]]:
+    """A registration socket for a plugin, and what the kubelet tells it."""
+    told: list[bytes] = []
+
+    async def get_info(request: bytes, context: Any) -> bytes:
+        return info
+
+    async def notify(request: bytes, context: Any) -> bytes:
+        told.append(request)
+        return b""
+
+    async def start() -> grpc.aio.Server:
+        handlers: dict[str, Any] = {
+            "GetInfo": grpc.unary_unary_rpc_method_handler(get_info),
+            "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(notify),
+        }
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("pluginregistration.Registration", handlers),)
+        )
+        server.add_insecure_port("unix:" + path)
+        await server.start()
+        return server
+
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return bench.loop.run(start()), told
+
+
+def info_of(*texts: str) -> bytes:
+    """PluginInfo, encoded: type, name, endpoint, versions."""
+    numbered = zip((1, 2, 3, 4, 4), texts, strict=False)
+    return b"".join(bytes([n << 3 | 2, len(text)]) + text.encode() for n, text in numbered if text)
+
+
+def test_36_a_socket_in_the_registry_registers_its_plugin_until_it_is_gone(bench: Bench) -> None:
+    stub = bench.plugin(register=False)
+    path = os.path.join(bench.folder, "plugins_registry", "sub", "reg.sock")
+    server, told = announced(bench, stub, path, info_of("DevicePlugin", RES, stub.path, "v2", "v1beta1"))
+    bench.client.wait_resource(RES, allocatable=2)
+    bench.loop.run(server.stop(None))
+    bench.client.wait_resource(RES, allocatable=0, capacity=2)
+    assert told == [b"\x08\x01"]
+
+
+def test_36_a_plugin_in_the_registry_is_told_why_it_is_refused(bench: Bench) -> None:
+    stub = bench.plugin(register=False)
+    stub.options_error = "x" * 200
+    path = os.path.join(bench.folder, "plugins_registry", "reg.sock")
+    server, told = announced(bench, stub, path, info_of("DevicePlugin", RES, stub.path, "v1beta1"))
+    bench.client.wait(event="registry-failed", path=path)
+    bench.loop.run(server.stop(None))
+    assert (
+        b"RegisterPlugin error -- plugin registration failed with err: failed to get device plugin options" in told[0]
+    )
+    assert told[0].endswith(b"x" * 200)
 
 
 def test_the_kubelet_may_cut_a_stream_while_it_lives(bench: Bench) -> None:

@@ -22,6 +22,7 @@ from devherd.sim.places import OPTIONS, Places
 from devherd.sim.podresources import PodResources
 from devherd.sim.pods import PodStore, write_json
 from devherd.sim.registrar import Registrar
+from devherd.sim.registry import FOLDER, RegistryWatcher
 from devherd.sim.runtime import Runtime
 from devherd.sim.syncloop import SyncLoop
 from devherd.sim.tasks import spawn
@@ -52,6 +53,8 @@ class Kubelet:
         )
         self.registrar = Registrar(self.devices, self._options, self.log, self.gate, self._take_skip)
         self.resources = PodResources(self.devices, self.loop.known, self._options, self.gate)
+        beside = os.path.join(os.path.dirname(os.path.abspath(places.device_plugins)), FOLDER)
+        self.watcher = RegistryWatcher(beside, self.registrar, self.log, self.gate)
         self._servers: list[grpc.aio.Server] = []
 
     def _options(self) -> Options:
@@ -111,6 +114,7 @@ class Kubelet:
         self.bound_at = time.monotonic()
         self.log("listening", pid=os.getpid())
         self._bound.set()
+        self._tasks.append(spawn(self.watcher.run()))
         self._tasks.append(spawn(self._status()))
 
     async def _serve_pod_resources(self) -> None:

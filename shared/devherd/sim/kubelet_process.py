@@ -21,6 +21,7 @@ from devherd.sim.client import SimClient, SimError
 from devherd.sim.options import Options, changed
 from devherd.sim.places import CONTAINERS, OPTIONS, NodeRoot, Places
 from devherd.sim.pods import Pod, PodStore, pod_from, write_json
+from devherd.sim.runtime import Runtime
 
 
 class SimKubelet:
@@ -249,6 +250,14 @@ class SimKubelet:
         if entry is None:
             raise SimError(f"there is no pod {name!r}")
         store.remove(entry.pod.uid)
+
+    def end_container_offline(self, name: str, container: str, namespace: str = "default") -> None:
+        """A container's process ends while no kubelet runs."""
+        self._must_be_down()
+        entry = PodStore(self.places.state).named(name, namespace)
+        if entry is None:
+            raise SimError(f"there is no pod {name!r}")
+        Runtime(self.places.state, self.places.node).exit(entry.pod.uid, container)
 
     def lose_containers(self) -> None:
         """What a reboot does to the runtime: every container and sandbox is gone. The kubelet must be down."""

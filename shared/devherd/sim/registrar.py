@@ -71,7 +71,7 @@ class Registrar(rpc.RegistrationServicer):
         if options.refuse_subfolders and "/" in request.endpoint:
             await self._refuse(context, f"the endpoint {_quoted(request.endpoint)} is invalid", name)
         try:
-            await self._connect(name, request.endpoint)
+            await self.connect(name, endpoint_path(self._devices.folder, request.endpoint), request.endpoint)
         except PluginError as error:
             await self._refuse(context, str(error), name)
         return pb.Empty()
@@ -83,8 +83,9 @@ class Registrar(rpc.RegistrationServicer):
         await context.abort(grpc.StatusCode.UNKNOWN, text)
         raise AssertionError("abort returned")
 
-    async def _connect(self, name: str, endpoint: str) -> None:
-        client = PluginClient(name, endpoint_path(self._devices.folder, endpoint), endpoint)
+    async def connect(self, name: str, path: str, endpoint: str) -> None:
+        """Dial a plugin at `path`, ask for its options, and open its stream. Raises PluginError."""
+        client = PluginClient(name, path, endpoint)
         older = self._clients.get(name, [])
         # Up to 1.36 the predecessor's entry is lost already here, also when this dial fails later on.
         self._clients[name] = [*older, client] if self._options().fixed_disconnect else [client]
@@ -138,6 +139,14 @@ class Registrar(rpc.RegistrationServicer):
             self._clients[name] = left
         else:
             self._clients.pop(name, None)
+
+    async def deregister(self, name: str, path: str) -> None:
+        """What the registration watcher does when a socket is gone."""
+        kept = self._kept(name, path)
+        if kept is not None:
+            self._drop(name, kept.path)
+            await kept.close()
+            self._devices.disconnected(name, kept.path)
 
     async def cut(self, name: str) -> bool:
         """Cancel the newest stream of a resource while the kubelet lives on (as after an internal error)."""

@@ -266,3 +266,37 @@ def impossible_answers(run: Run) -> None:
     )
     view = run.settled(run.pod("q", {other.resource: 1}))
     run.note("refused permissions", [view.phase, view.containers["c"]["state"], view.containers["c"]["reason"]])
+
+
+@scenario("A pod that came before its resource was known gets its devices when its container is made again", 24, 25)
+def late_allocation(run: Run) -> None:
+    pod = run.pod("p", {run.resource(): 1})
+    run.note("runs without", run.outcome(pod))
+    plugin = run.registered(1)
+    run.note("nothing yet", [plugin.kinds(), run.held()])
+    run.side.kill_container(pod, "c")
+    run.until("restarted", lambda: _restarts(run, pod), 1, timeout=60)
+    run.until("runs", lambda: _running(run, pod), True, timeout=60)
+    run.note("got", run.side.got(pod, "c")["env"])
+    run.note("calls", plugin.calls)
+    run.note("checkpoint", run.held())
+
+
+@scenario("The same with PreStartContainer: the container cannot be made any more", 28)
+def late_with_prestart(run: Run) -> None:
+    pod = run.pod("p", {run.resource(): 1})
+    run.note("runs without", run.outcome(pod))
+    plugin = run.plugin(1)
+    plugin.options = pb.DevicePluginOptions(pre_start_required=True)
+    assert run.register(plugin) == "OK"
+    run.known(plugin)
+    run.side.kill_container(pod, "c")
+    run.until("waits", lambda: _waits(run, pod), ["waiting", "CreateContainerConfigError"], timeout=60)
+    view = run.settled(pod)
+    run.note("text", view.containers["c"]["message"])
+    run.note("calls", plugin.kinds())
+
+
+def _waits(run: Run, pod: str) -> list[str]:
+    view = run.side.view(pod)
+    return [view.containers["c"]["state"], view.containers["c"]["reason"]] if view else []

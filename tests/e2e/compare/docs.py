@@ -57,7 +57,6 @@ BEHAVIOURS = {
 
 UNCHECKED = {
     4: "simulated (`listen_delay_ms`); microseconds in a real kubelet, which nothing can stretch",
-    36: "not simulated: devherd registers at kubelet.sock only",
     39: "not simulated",
 }
 

@@ -123,6 +123,38 @@ def restart_with_init(run: Run) -> None:
     run.note("outcome after", run.outcome(pod))
 
 
+@scenario("A pod whose container ended while the kubelet was down needs its plugin at the start", 22, 23)
+def ended_while_down(run: Run) -> None:
+    plugin = run.registered(2)
+    pod = run.pod("p", {plugin.resource: 1})
+    both = run.pod("q", containers=[Ctr("c", {plugin.resource: 1}), Ctr("plain")])
+    run.note("outcome", [run.outcome(pod), run.outcome(both)])
+    run.side.stop()
+    run.side.kill_container(pod, "c")
+    run.side.kill_container(both, "plain")
+    run.side.start()
+    run.until("known, with nothing", run.counts, [0, 0])
+    run.until("had the device", lambda: run.outcome(pod)[0], "Failed")
+    run.note("its outcome", run.outcome(pod))
+    run.note("had none", run.outcome(both))
+    run.note("calls", plugin.kinds())
+
+
+@scenario("Pods of one kubelet's life are the next one's; new ones wait for nobody", 21, 22)
+def pod_added_while_down(run: Run) -> None:
+    plugin = run.registered(1)
+    run.side.stop()
+    pod = run.pod("p", {plugin.resource: 1})
+    run.side.start()
+    run.until("known, with nothing", run.counts, [0, 0])
+    run.note("outcome", run.outcome(pod))
+    run.note("register", run.register(plugin))
+    run.until("counts", run.counts, [1, 1])
+    run.note("it stays so", run.outcome(pod))
+    run.restart()
+    run.note("tried again by the next kubelet", run.outcome(pod))
+
+
 @scenario("After a boot without its plugin a pod fails, and stays failed when the plugin comes", 22)
 def reboot_too_early(run: Run) -> None:
     plugin = run.registered(1)

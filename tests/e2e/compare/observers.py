@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from devherd.api import podresources_v1_pb2 as prpb
 
-from e2e.compare.plugin import device
+from e2e.compare.plugin import Plugin, device, plugin_info
 from e2e.compare.scenario import Run, scenario
 
 
@@ -78,3 +79,45 @@ def _exhausted(run: Run) -> bool:
         if isinstance(answer, str):
             return "rejected by rate limit" in answer
     return False
+
+
+@scenario("A socket in plugins_registry is asked who it is, registered, told so, and gone when its file is", 36)
+def registry(run: Run) -> None:
+    plugin = run.plugin(2)
+    path = f"{run.side.registry}/registry/reg.sock"
+    plugin.announce(path, plugin_info("DevicePlugin", plugin.resource, plugin.path, "v1beta1", "v1"))
+    wanted = [["info", "0 s"], ["options"], ["list", "no deadline"], ["notify", "registered"]]
+    run.until("calls", lambda: sorted(plugin.calls), sorted(wanted))
+    run.until("counts", run.counts, [2, 2])
+    run.note("outcome", run.outcome(run.pod("p", {plugin.resource: 1})))
+    plugin.withdraw()
+    run.until("without its socket", run.counts, [2, 0])
+    run.until("stream", lambda: plugin.open_streams, 0)
+    plugin.announce(path, plugin_info("DevicePlugin", plugin.resource, plugin.path, "v1beta1"))
+    run.until("and back", run.counts, [2, 2])
+    run.restart()
+    run.until("after a restart of the kubelet, by itself", run.counts, [2, 2])
+
+
+def _begin(plugin: Plugin) -> list[str]:
+    return plugin.kinds()[:2]
+
+
+@scenario("Why a socket in plugins_registry is not registered; one with a dot is not even asked", 36)
+def registry_refusals(run: Run) -> None:
+    cases = {
+        "type": ("Other", run.resource("type"), "v1beta1"),
+        "version": ("DevicePlugin", run.resource("version"), "v1"),
+        "name": ("DevicePlugin", "nameless", "v1beta1"),
+        ".dot": ("DevicePlugin", run.resource("dot"), "v1beta1"),
+    }
+    for case, (kind, name, version) in cases.items():
+        plugin = run.plugin(1, name=case.removeprefix("."))
+        plugin.announce(f"{run.side.registry}/{case}.sock", plugin_info(kind, name, plugin.path, version))
+        wanted = [] if case == ".dot" else ["info", "notify"]
+        run.until(case, partial(_begin, plugin), wanted)
+        texts = [call[1] for call in plugin.calls if call[0] == "notify"]
+        run.note(f"{case}: told", [text.replace(run.side.registry, "<registry>") for text in texts[:1]])
+        if case == ".dot":
+            time.sleep(1.5)
+            run.note("later", plugin.kinds())

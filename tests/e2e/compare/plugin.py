@@ -77,6 +77,7 @@ class Plugin(rpc.DevicePluginServicer):
         self._queues: list[asyncio.Queue[list[pb.Device] | None]] = []
         self._release = asyncio.Event()
         self._server: grpc.aio.Server | None = None
+        self._announcers: list[grpc.aio.Server] = []
 
     # The service
 
@@ -151,6 +152,46 @@ class Plugin(rpc.DevicePluginServicer):
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         self._loop.run(start())
 
+    def announce(self, path: str, info: bytes) -> None:
+        """Serve the registration watcher's service too, at a socket of its own or at the plugin's (the same path).
+
+        `info` is the encoded PluginInfo. What the kubelet tells of the outcome is a call `notify`.
+        """
+
+        async def get_info(request: bytes, context: Any) -> bytes:
+            self.calls.append(["info", deadline(context)])
+            return info
+
+        async def notify(request: bytes, context: Any) -> bytes:
+            registered, text = request[:1] == b"\x08", request.decode(errors="replace")
+            self.calls.append(["notify", "registered" if registered else text[text.find("R") :]])
+            return b""
+
+        async def start() -> None:
+            methods: dict[str, Any] = {
+                "GetInfo": grpc.unary_unary_rpc_method_handler(get_info),
+                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(notify),
+            }
+            server = grpc.aio.server()
+            handler = grpc.method_handlers_generic_handler("pluginregistration.Registration", methods)
+            server.add_generic_rpc_handlers((handler,))
+            server.add_insecure_port("unix:" + path)
+            await server.start()
+            self._announcers.append(server)
+
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._loop.run(start())
+
+    def withdraw(self) -> None:
+        """End what `announce` began; gRPC takes the socket files away."""
+
+        async def end() -> None:
+            for server in self._announcers:
+                await server.stop(None)
+            self._announcers.clear()
+
+        self._loop.run(end())
+
     def send(self, devices: Sequence[pb.Device], stream: int | None = None) -> None:
         """Send a list on every stream, or on one, counted from the oldest."""
 
@@ -184,6 +225,8 @@ class Plugin(rpc.DevicePluginServicer):
 
         async def end() -> None:
             self._release.set()
+            for announcer in self._announcers:
+                await announcer.stop(None)
             if self._server is not None:
                 await self._server.stop(None)
                 self._server = None
@@ -191,6 +234,12 @@ class Plugin(rpc.DevicePluginServicer):
         self._loop.run(end())
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
+
+
+def plugin_info(kind: str, name: str, endpoint: str, *versions: str) -> bytes:
+    """Encode a PluginInfo of texts shorter than 128 bytes."""
+    texts = [(1, kind), (2, name), (3, endpoint), *((4, version) for version in versions)]
+    return b"".join(bytes([number << 3 | 2, len(text.encode())]) + text.encode() for number, text in texts if text)
 
 
 def deadline(context: Any) -> str:

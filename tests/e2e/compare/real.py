@@ -123,8 +123,14 @@ class Real:
         return View(found.uid, found.phase, found.reason, found.message, containers)
 
     def kill_container(self, pod: str, container: str) -> None:
-        view = self.node.wait_pod(f"{pod}-{NAME}")
-        self.node.containerd.ctr("tasks", "kill", "-s", "SIGKILL", view.containers[container].id)
+        ctr = self.node.containerd.ctr
+        if self.node.kubelet.running:
+            ctr("tasks", "kill", "-s", "SIGKILL", self.node.wait_pod(f"{pod}-{NAME}").containers[container].id)
+            return
+        labels = {"pod.name": f"{pod}-{NAME}", "container.name": container}
+        chosen = ",".join(f'labels."io.kubernetes.{key}"=={value}' for key, value in labels.items())
+        for one in ctr("containers", "ls", "-q", chosen).split():
+            ctr("tasks", "kill", "-s", "SIGKILL", one, check=False)
 
     def got(self, pod: str, container: str) -> dict[str, Any]:
         seen = self.node.look(f"{pod}-{NAME}", container)

@@ -80,7 +80,7 @@ class Side(Protocol):
         """A pod's status."""
 
     def kill_container(self, pod: str, container: str) -> None:
-        """Its process ends."""
+        """Its process ends, whether a kubelet runs or not."""
 
     def got(self, pod: str, container: str) -> dict[str, Any]:
         """What a running container was given: env, nodes, mounts, annotations."""

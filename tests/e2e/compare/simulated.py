@@ -89,7 +89,10 @@ class Simulated:
         return None
 
     def kill_container(self, pod: str, container: str) -> None:
-        self._client.ask("container-restart", name=pod, container=container)
+        if self._kubelet.alive:
+            self._client.ask("container-restart", name=pod, container=container)
+        else:
+            self._kubelet.end_container_offline(pod, container)
 
     def got(self, pod: str, container: str) -> dict[str, Any]:
         for found in self._client.pods(pod):
