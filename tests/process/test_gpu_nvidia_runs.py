@@ -100,6 +100,25 @@ def test_a_lost_gpu_of_eight_leaves_seven_before_and_after_a_kubelet_restart(nod
     node.wait(8)
 
 
+def test_explain_gpu_says_of_every_gpu_where_it_is_and_why() -> None:
+    config = {"mig": "mixed", "exclude": ["2"], "sharing": [{"replicas": 2, "resource": "gpu"}]}
+    running = NvidiaInstance("gpunvwhy", config, count=4, mig={1: ["3g.40gb"], 3: []})
+    running.start()
+    try:
+        running.wait(2)
+        reply = ask(running.layout.at("run", "gpu-nvidia.control.sock"), {"op": "explain", "what": "gpu"})
+        texts = sorted(row["text"] for row in reply["found"])
+        said = "\n".join(texts)
+        assert "::1 is in nvidia.com/gpu by sharing[0]: healthy" in said
+        assert "is in nvidia.com/mig-3g.40gb by mig: mixed: healthy" in said
+        assert "is in no resource: a selector of exclude means it (exclude)" in said
+        assert "is in no resource: MIG is on and it has no MIG device" in said
+        assert len(texts) == 5
+    finally:
+        left = running.stop()
+    assert not left.processes
+
+
 def test_a_driver_that_goes_and_comes_back(node: NvidiaInstance) -> None:
     node.alter(init="driver_not_loaded")
     node.wait(0, capacity=8)

@@ -454,6 +454,8 @@ def test_names_by_pattern(tmp_path: Path) -> None:
         "nvidia.com/gpu": 1,
         "nvidia.com/gpu-small": 1,
     }
+    (small,) = devices(node.scan(resources=rules[:1]), "nvidia.com/gpu-small").values()
+    assert small.attributes["rule"] == "resources[0]"
 
 
 def test_shares_per_selector(node: NvidiaNode) -> None:

@@ -21,9 +21,15 @@ class NameRule(NamedTuple):
     name: str
 
 
+def rule_for(rules: Sequence[NameRule], facts: Facts) -> NameRule | None:
+    """The first rule that means this GPU."""
+    return next((rule for rule in rules if any_fits(rule.selectors, facts)), None)
+
+
 def chosen(rules: Sequence[NameRule], facts: Facts, otherwise: str) -> str:
     """The name of the first rule that means this GPU."""
-    return next((rule.name for rule in rules if any_fits(rule.selectors, facts)), otherwise)
+    rule = rule_for(rules, facts)
+    return otherwise if rule is None else rule.name
 
 
 def full(name: str, domain: str) -> str:

@@ -63,19 +63,23 @@ def devices(front: Front, resource: str = "") -> dict[str, Any]:
 
 
 def explain(front: Front, what: str) -> dict[str, Any]:
-    """Why `what` (an id, a path, an address, a resource, a rule) is in a resource, or in none."""
+    """Why `what` (an id, a path, an address, a resource, a rule) is in a resource, or in none.
+
+    A plugin's name, or what it begins with before a `-` (`gpu`), is about everything that it found.
+    """
     plugin = front.manifest.name
+    everything = bool(what) and (what == plugin or plugin.startswith(f"{what}-"))
     found = []
     for board in front.model.boards.values():
         for member in board.snapshot.members:
             device = board.known(member.id)
-            if _concerns(what, board.name, member.id, device):
+            if everything or _concerns(what, board.name, member.id, device):
                 text = _why(front, board, member, device)
                 found.append({"plugin": plugin, "resource": board.name, "id": member.id, "text": text})
     found += [
         {"plugin": plugin, "text": f"{skipped.what} is in no resource: {skipped.reason} ({skipped.rule})"}
         for skipped in front.model.skipped
-        if what and (what in skipped.what or what in skipped.rule)
+        if everything or (what and (what in skipped.what or what in skipped.rule))
     ]
     return {"what": what, "found": found}
 
@@ -136,7 +140,7 @@ def _device(front: Front, board: Board, member: Member) -> dict[str, Any]:
 
 
 def _concerns(what: str, resource: str, id: str, device: Device | None) -> bool:
-    if what in (resource, id) or (len(what) >= 6 and id.startswith(what)):
+    if what in (resource, resource.rpartition("/")[2], id) or (len(what) >= 6 and id.startswith(what)):
         return True
     if device is None or not what:
         return False
