@@ -18,7 +18,8 @@ from devherd_gpu.nvidia.gpus import Gpu, MigDevice
 if TYPE_CHECKING:
     from devherd.host import Host, View
 
-CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+UVM = "/dev/nvidia-uvm"
+CONTROL = ("/dev/nvidiactl", UVM, "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 """What every container with a GPU gets, each where it exists."""
 MAJOR = 195
 """Of /dev/nvidiaN and the control nodes (Documentation/admin-guide/devices.txt); the others' majors are dynamic."""

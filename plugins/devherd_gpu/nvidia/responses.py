@@ -25,6 +25,8 @@ IMEX = "NVIDIA_IMEX_CHANNELS"
 LIST_FOLDER = "/var/run/nvidia-container-devices"
 EXTRAS = {"gdrcopy": "NVIDIA_GDRCOPY", "gds": "NVIDIA_GDS", "mofed": "NVIDIA_MOFED"}
 DRIVER_MOUNT = "driver-mount"
+BY_RUNTIME = frozenset({"envvar", "volume-mounts"})
+"""Strategies where NVIDIA's runtime finds the nodes."""
 NO_FILES = DriverFiles()
 MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _MPS_FOLDER = "/mps"
@@ -63,7 +65,7 @@ class Responses:
         self._nodes = nodes
         self._driver = tuple(drivermount.mounts(files, root)) if DRIVER_MOUNT in config.device_list else ()
         self._strategies = frozenset(config.device_list)
-        self._by_list = bool(self._strategies & {"envvar", "volume-mounts"})
+        self._by_list = bool(self._strategies & BY_RUNTIME)
         self.extras = tuple(name for name in EXTRAS if getattr(config, name))
         self.channels = tuple(channel for channel in config.imex.channels if nodes.imex(channel) is not None)
 
