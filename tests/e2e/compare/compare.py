@@ -40,14 +40,9 @@ def run(scenario: Scenario, side: Side) -> Result:
 
 
 def compare(scenario: Scenario, simulated: Side, real: Side) -> tuple[Result, Result, list[str]]:
-    """Both results, and what differs. Where a boot is a race, a lost one is run again."""
-    ours = run(scenario, simulated)
-    for _ in range(4 if scenario.race else 1):
-        theirs = run(scenario, real)
-        lines = differences(ours, theirs)
-        if not lines:
-            break
-    return ours, theirs, lines
+    """Both results, and what differs."""
+    ours, theirs = run(scenario, simulated), run(scenario, real)
+    return ours, theirs, differences(ours, theirs)
 
 
 def differences(simulated: Result, real: Result) -> list[str]:

@@ -101,8 +101,6 @@ def page() -> str:
         remarks = [f"policy {one.options['topology_policy']}"] if "topology_policy" in one.options else []
         if one.long:
             remarks.append(f"{one.long} s on a real kubelet, beside the others; scaled in the simulation")
-        if one.race:
-            remarks.append("a lost race is run again")
         rows.append(f"| `{one.name}` | {one.shows} | {', '.join(remarks)} |")
     lines = []
     for number, text in BEHAVIOURS.items():

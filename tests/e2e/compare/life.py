@@ -11,7 +11,7 @@ import stat
 import time
 
 from e2e.compare.plugin import device
-from e2e.compare.scenario import Run, scenario
+from e2e.compare.scenario import ROOM, Run, scenario
 from e2e.compare.side import Ctr
 
 
@@ -172,34 +172,26 @@ def reboot_too_early(run: Run) -> None:
     run.until("listed", lambda: [run.listed(), run.listed("v1alpha1")], [{}, {"p": {"c": {}}}])
 
 
-@scenario("After a boot with its plugin in time a pod gets its devices again, from the cache", 24, race=True)
+@scenario("After a boot with its plugin in time a pod gets its devices again, from the cache", 24, scaled=ROOM)
 def reboot_in_time(run: Run) -> None:
     plugin = run.registered(1)
     pod = run.pod("p", {plugin.resource: 1})
     run.note("outcome", run.outcome(pod))
-    run.side.stop()
-    run.side.lose_containers()
-    thread = run.register_when_up(plugin)
-    run.side.start()
-    thread.join()
+    run.boot(plugin)
     run.note("outcome after", run.outcome(pod))
     run.note("calls", plugin.kinds())
     run.note("got", run.side.got(pod, "c")["env"])
     run.note("checkpoint", [run.held(), run.answers()])
 
 
-@scenario("After a boot with its device sick a pod fails, and says so", 22, race=True)
+@scenario("After a boot with its device sick a pod fails, and says so", 22, scaled=ROOM)
 def reboot_sick(run: Run) -> None:
     plugin = run.registered(2)
     pod = run.pod("p", {plugin.resource: 1})
     run.note("outcome", run.outcome(pod))
     mine = next(iter(run.held().values()))["-1"]
-    run.side.stop()
-    run.side.lose_containers()
     plugin.devices = [device(one.ID, "Unhealthy" if one.ID in mine else "Healthy") for one in plugin.devices]
-    thread = run.register_when_up(plugin)
-    run.side.start()
-    thread.join()
+    run.boot(plugin)
     run.note("outcome after", run.outcome(pod))
     run.note("calls", plugin.kinds())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from functools import partial
 
 from e2e.compare.plugin import device
 from e2e.compare.scenario import Run, scenario
@@ -105,4 +106,8 @@ def checkpoint_each_list(run: Run) -> None:
     run.until("another file, for the same list", lambda: os.stat(path).st_ino != before, True)
     mode = stat.S_IMODE(os.stat(path).st_mode)
     run.note("mode", oct(mode))
-    run.note("hidden files left", [n for n in os.listdir(run.side.device_plugins) if n.startswith(".")])
+    run.until("hidden files left", partial(_hidden, run.side.device_plugins), [])
+
+
+def _hidden(folder: str) -> list[str]:
+    return [name for name in os.listdir(folder) if name.startswith(".")]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +28,7 @@ class Scenario:
     """`items` are numbers of the checklist (docs/simulation.md); `shows` is one sentence for people.
 
     `options` are the kubelet's for the whole scenario; `scaled` only the simulation's, which shorten long waits.
-    `long`: seconds it takes on a real kubelet, when that is too long for every run. `race`: on a busy machine a real
-    kubelet may admit pods before the plugin is there; then it is run again.
+    `long`: seconds it takes on a real kubelet, when that is too long for every run.
     """
 
     name: str
@@ -42,10 +38,11 @@ class Scenario:
     options: Mapping[str, Any] = field(default_factory=dict)
     scaled: Mapping[str, Any] = field(default_factory=dict)
     long: int = 0
-    race: bool = False
 
 
 ALL: dict[str, Scenario] = {}
+ROOM = {"admit_gap_ms": 5000.0}
+"""The simulation's options for a boot that the plugin wins on any machine."""
 
 
 def scenario(shows: str, *items: int, **more: Any) -> Callable[[Work], Work]:
@@ -144,23 +141,19 @@ class Run:
 
         return self._loop.run(call())
 
-    def register_when_up(self, *plugins: Plugin) -> threading.Thread:
-        """A thread that registers the plugins as soon as the kubelet listens."""
+    def boot(self, plugin: Plugin) -> None:
+        """The node boots, and the kubelet gets its pods once the plugin is registered and its list is taken in."""
+        self.side.stop()
+        self.side.lose_containers()
 
-        def work() -> None:
-            path = f"{self.side.device_plugins}/kubelet.sock"
-            waiting = list(plugins)
+        def register() -> None:
             end = time.monotonic() + 60
-            while waiting and time.monotonic() < end:
-                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-                    probe.connect(path)
-                    if self.register(waiting[0]) == "OK":
-                        waiting.pop(0)
-                time.sleep(0.001)
+            while (answer := self.register(plugin)) != "OK":
+                assert time.monotonic() < end, answer
+                time.sleep(0.01)
+            self.known(plugin)
 
-        thread = threading.Thread(target=work)
-        thread.start()
-        return thread
+        self.side.start_with_pods_late(register)
 
     def close(self) -> None:
         """Stop the plugins."""

@@ -61,6 +61,9 @@ class Side(Protocol):
     def start(self, *, wait: bool = True) -> None:
         """Start it; with `wait` until it has taken its pods."""
 
+    def start_with_pods_late(self, before_pods: Callable[[], None]) -> None:
+        """Start it; it is told of its pods when `before_pods` is done. Returns at once then."""
+
     def lose_containers(self) -> None:
         """What a reboot does to containers; the kubelet is down."""
 
@@ -87,6 +90,3 @@ class Side(Protocol):
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Resource -> (capacity, allocatable)."""
-
-
-Clean = Callable[[], None]

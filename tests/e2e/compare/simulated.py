@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from devherd.sim.client import SimError
@@ -52,6 +52,10 @@ class Simulated:
         if wait:
             self._kubelet.wait_listening()
             self._client.wait(event="sources-ready")
+
+    def start_with_pods_late(self, before_pods: Callable[[], None]) -> None:
+        self._kubelet.start()
+        before_pods()
 
     def lose_containers(self) -> None:
         self._kubelet.lose_containers()

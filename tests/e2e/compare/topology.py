@@ -5,7 +5,7 @@ from __future__ import annotations
 from devherd.api import deviceplugin_v1beta1_pb2 as pb
 
 from e2e.compare.plugin import Plugin, device
-from e2e.compare.scenario import Run, scenario
+from e2e.compare.scenario import ROOM, Run, scenario
 
 _BEST = {"topology_policy": "best-effort"}
 _SINGLE = {"topology_policy": "single-numa-node"}
@@ -90,7 +90,7 @@ def two_resources(run: Run) -> None:
 
 
 @scenario(
-    "An id in use that left the list ends a kubelet with a policy at its next start", 40, options=_SINGLE, race=True
+    "An id in use that left the list ends a kubelet with a policy at its next start", 40, options=_SINGLE, scaled=ROOM
 )
 def vanished_before_restart(run: Run) -> None:
     plugin = _plugin(run, {"a0": [0], "a1": [0]})
@@ -100,11 +100,7 @@ def vanished_before_restart(run: Run) -> None:
     plugin.send([one for one in plugin.devices if one.ID not in mine])
     run.until("counts", run.counts, [1, 1])
     run.note("runs on", run.outcome(pod))
-    run.side.stop()
-    run.side.lose_containers()
-    thread = run.register_when_up(plugin)
-    run.side.start(wait=False)
-    thread.join()
+    run.boot(plugin)
     run.until("alive", run.side.alive, False, timeout=20)
     run.side.remove(pod)
     run.side.start()
