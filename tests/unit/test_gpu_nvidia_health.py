@@ -385,9 +385,9 @@ def test_a_fabric_that_is_not_ready_for_anybody_is_a_problem_of_the_node(node: N
 def test_a_question_about_the_node_is_soft_evidence(tmp_path: Path) -> None:
     node = Node(tmp_path, 1)
     node.end()
-    node.monitor = Monitor(Health(), {"imex": lambda: "there is no channel 0"})
+    node.monitor = Monitor(Health(), {"imex-domain": lambda: "not ready"})
     node.scan()
-    assert kinds(node.check()) == {"imex"}
+    assert kinds(node.check()) == {"imex-domain"}
     node.monitor.release()
 
 

@@ -11,7 +11,7 @@ import pytest
 from devherd.host import Host
 from devherd.settings import Paths
 from devherd.vendor import Repairs
-from devherd_gpu.nvidia import repair
+from devherd_gpu.nvidia import imex, repair, tools
 from devherd_gpu.nvidia.config import Config
 from devherd_gpu.nvidia.gpus import Gpu
 from devherd_gpu.nvidia.healthconfig import Health
@@ -40,11 +40,11 @@ class Node:
         self.host = Host(paths)
         self.gpu: Gpu = self.driver.found()[1]
         # Below /tmp a tool can be changed by others; on a node that is refused, which has a test of its own.
-        monkeypatch.setattr(repair, "changeable", lambda path: "")
+        monkeypatch.setattr(tools, "changeable", lambda path: "")
 
-    def tool(self, status: int = 0, says: str = "done") -> None:
-        """An nvidia-smi that notes how it was called."""
-        path = self.root / "usr/bin/nvidia-smi"
+    def tool(self, status: int = 0, says: str = "done", name: str = "nvidia-smi") -> None:
+        """A tool that notes how it was called."""
+        path = self.root / f"usr/bin/{name}"
         path.write_text(TOOL.format(python=sys.executable, seen=str(self.root / "seen"), says=says, status=status))
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
@@ -99,26 +99,24 @@ def test_a_tool_that_hangs_is_ended(node: Node, monkeypatch: pytest.MonkeyPatch)
     (node.root / "usr/bin/nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
     (node.root / "usr/bin/nvidia-smi").chmod(0o755)
     monkeypatch.setattr(repair, "SECONDS", 0.2)
-    assert node.reset() == "the reset did not end within 0.2 s"
+    assert node.reset() == "the reset failed: did not end within 0.2 s"
 
 
 def test_a_tool_that_others_can_change_is_not_run(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.tool()
-    monkeypatch.setattr(repair, "changeable", lambda path: f"{path} can be written by others")
+    monkeypatch.setattr(tools, "changeable", lambda path: f"{path} can be written by others")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "can be written by others" in node.reset()
     assert node.calls == []
 
 
 def test_a_containerised_drivers_tool_runs_in_its_own_root(node: Node) -> None:
-    command = repair._command(node.host, "/run/nvidia/driver", "", node.gpu)
+    command = tools.command(node.host, "/run/nvidia/driver", "/usr/bin/nvidia-smi", "--gpu-reset")
     assert command == [
         "/usr/sbin/chroot",
         f"{node.root}/run/nvidia/driver",
         "/usr/bin/nvidia-smi",
         "--gpu-reset",
-        "-i",
-        "0000:11:00.0",
     ]
 
 
@@ -144,3 +142,17 @@ def test_after_a_reset_faults_that_it_ends_are_over_once_readings_agree(node: No
     ended = {item.thing for item in vendor.check(()) if not item.bad and not item.kind}
     assert {thing, instance} <= ended
     vendor.driver.close()
+
+
+def test_the_imex_domain_is_asked_seldom_and_its_word_is_the_reason(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = imex.Readiness(node.host, Driver(node.host))
+    assert asked() == ""  # no tool, nothing to say
+    node.tool(0, "DEGRADED", "nvidia-imex-ctl")
+    assert asked() == ""
+    monkeypatch.setattr(imex, "EVERY", 0.0)
+    assert asked() == "the IMEX domain is not ready: /usr/bin/nvidia-imex-ctl -q says DEGRADED"
+    assert node.calls == ["-q"]
+    node.tool(0, "READY", "nvidia-imex-ctl")
+    assert asked() == ""

@@ -20,7 +20,7 @@ KINDS = {
     "heat": "the hardware slows the GPU down because of its temperature",
     "power": "the hardware slows the GPU down because of its power supply",
     "fabric": "the NVSwitch fabric is not ready for the GPU, or works with less bandwidth",
-    "imex": "a channel for memory of other nodes is missing",
+    "imex-domain": "the IMEX domain (memory of other nodes) is not ready, where its channels are given",
     "pcie": "the PCIe link is narrower or slower than card and slot can do",
     "unmonitored": "the driver takes no order for events of the GPU",
 }

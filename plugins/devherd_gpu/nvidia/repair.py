@@ -11,8 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from devherd.trust import changeable
-
+from devherd_gpu.nvidia import tools
 from devherd_gpu.nvidia.gpus import Gpu
 from devherd_gpu.nvidia.nvml import Driver
 
@@ -34,45 +33,15 @@ def reset(host: Host, driver: Driver, gpu: Gpu) -> str:
     if users:
         return f"not reset: in use by {', '.join(users[:5])}"
     root = driver.root
-    tool = host.path(os.path.join(root, TOOL.lstrip("/")))
-    if not os.path.exists(tool):
-        return f"not reset: there is no {TOOL} below {root}"
-    if os.geteuid() == 0 and (why := changeable(tool)):
+    why = tools.refused(host, root, TOOL)
+    if why:
         return f"not reset: {why}"
     driver.close()
-    return _run(_command(host, root, tool, gpu))
-
-
-def _command(host: Host, root: str, tool: str, gpu: Gpu) -> list[str]:
-    asked = ["--gpu-reset", "-i", gpu.pci]
-    if root == "/":
-        return [tool, *asked]
-    # A containerised driver's tool needs the libraries beside it.
-    return ["/usr/sbin/chroot", host.path(root), TOOL, *asked]
-
-
-def _run(command: list[str]) -> str:
-    import subprocess  # only a probe that resets pays for it
-
-    logger.warning("resetting a GPU: %s", " ".join(command))
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
-        )
-    except subprocess.TimeoutExpired:
-        return f"the reset did not end within {SECONDS:g} s"
-    except OSError as error:
-        return f"not reset: {command[0]}: {error.strerror}"
-    said = " ".join(f"{done.stdout} {done.stderr}".split())
-    logger.warning("%s ended with %d: %s", os.path.basename(command[0]), done.returncode, said)
-    return "" if done.returncode == 0 else f"the reset failed: {said[-300:] or f'exit status {done.returncode}'}"
+    words = tools.command(host, root, TOOL, "--gpu-reset", "-i", gpu.pci)
+    logger.warning("resetting a GPU: %s", " ".join(words))
+    ended = tools.run(words, SECONDS)
+    logger.warning("the reset of %s ended with %s: %s", gpu.pci, ended.status, ended.said)
+    return "" if ended.status == 0 else f"the reset failed: {ended.said[-300:] or f'exit status {ended.status}'}"
 
 
 def _users(host: Host, gpu: Gpu) -> Iterator[str]:
