@@ -122,8 +122,14 @@ def test_each_number_says_what_it_means_and_what_ends_it() -> None:
     assert known(31).meaning is Meaning.APPLICATION
     assert known(95).ends_by is Clears.RESET
     assert known(79).ends_by is Clears.REBOOT
-    assert known(54).ends_by is Clears.OPERATOR
-    assert known(64321) == (64321, Meaning.TRANSIENT, "an error that this version does not know", None)
+    assert known(64321) == (64321, Meaning.TRANSIENT, "an error that this version does not know")
+
+
+def test_the_page_lists_the_numbers_that_need_a_reset_or_a_reboot() -> None:
+    page = (Path(__file__).parents[2] / "docs/plugins/gpu-nvidia.md").read_text()
+    for meaning in (Meaning.RESET, Meaning.HARDWARE):
+        numbers = ", ".join(str(number) for number in sorted(XIDS) if XIDS[number].meaning is meaning)
+        assert f" {numbers} |" in page
 
 
 def test_a_kind_of_evidence_that_there_is_not_is_found() -> None:

@@ -15,7 +15,7 @@ from devherd.values import Clears
 
 
 class Meaning(str, Enum):
-    """What the vendor advises: restart the application, nothing that lasts, reset the GPU, have it looked at."""
+    """What the vendor advises: restart the application, nothing that lasts, reset the GPU, restart the node and look."""
 
     APPLICATION = "application"
     TRANSIENT = "transient"
@@ -28,24 +28,23 @@ CLEARS: Mapping[Meaning, Clears] = MappingProxyType(
         Meaning.APPLICATION: Clears.PROBE,
         Meaning.TRANSIENT: Clears.PROBE,
         Meaning.RESET: Clears.RESET,
-        Meaning.HARDWARE: Clears.OPERATOR,
+        Meaning.HARDWARE: Clears.REBOOT,
     }
 )
-"""What ends a fault of each meaning, unless its number says otherwise."""
+"""What ends a fault of each meaning. Hardware that is still broken after a reboot says so again."""
 
 
 class Xid(NamedTuple):
-    """One number. `text` completes the sentence "the GPU reported ...". `clears` None: as its meaning says."""
+    """One number. `text` completes the sentence "the GPU reported ..."."""
 
     number: int
     meaning: Meaning
     text: str
-    clears: Clears | None = None
 
     @property
     def ends_by(self) -> Clears:
         """What ends the fault."""
-        return self.clears or CLEARS[self.meaning]
+        return CLEARS[self.meaning]
 
 
 SKIPPED = frozenset({13, 31, 43, 45, 68, 109})
@@ -96,6 +95,7 @@ _ROWS: tuple[tuple[int, Meaning, str], ...] = (
     (76, _A, "an exception in copy engine 7"),
     (77, _A, "an exception in copy engine 8"),
     (78, _T, "that a virtual GPU could not start"),
+    (79, _H, "that it has fallen off the bus"),
     (80, _A, "a stream of commands whose checksum is wrong"),
     (81, _T, "an error of the VGA part"),
     (82, _A, "an exception in JPEG engine 0"),
@@ -134,6 +134,7 @@ _ROWS: tuple[tuple[int, Meaning, str], ...] = (
     (148, _T, "an NVLink error that needs nothing done"),
     (149, _R, "an NVLink that went down or is about to"),
     (150, _R, "an error of the NVLink management firmware"),
+    (151, _H, "that an encryption key could not be renewed"),
     (152, _T, "an error of the deep learning accelerator's memory unit"),
     (153, _T, "a timeout of the deep learning accelerator"),
     (154, _T, "that the action needed to recover it changed"),
@@ -157,13 +158,6 @@ _ROWS: tuple[tuple[int, Meaning, str], ...] = (
     (172, _R, "an uncorrectable error in its caches"),
 )
 
-_ENDS_OTHERWISE: Mapping[int, Xid] = MappingProxyType(
-    {
-        79: Xid(79, _H, "that it has fallen off the bus", Clears.REBOOT),
-        151: Xid(151, _H, "that an encryption key could not be renewed", Clears.REBOOT),
-    }
-)
-
 
 def _table() -> dict[int, Xid]:
     rows = {number: Xid(number, meaning, text) for number, meaning, text in _ROWS}
@@ -175,7 +169,7 @@ def _table() -> dict[int, Xid]:
     for what, numbers in engines:
         rows |= {number: Xid(number, _A, f"an exception in {what}") for number in numbers}
     rows |= {number: Xid(number, _T, "a test message") for number in (106, 107)}
-    return rows | dict(_ENDS_OTHERWISE)
+    return rows
 
 
 XIDS: Mapping[int, Xid] = MappingProxyType(_table())
