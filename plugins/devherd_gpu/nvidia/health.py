@@ -18,7 +18,15 @@ from devherd.values import Clears, Evidence, Severity
 from devherd_gpu.nvidia.events import MIG_CHANGE, PROBLEM, XID, EventSource, EventWatch, Happened
 from devherd_gpu.nvidia.gpus import Gpu
 from devherd_gpu.nvidia.healthconfig import Health
-from devherd_gpu.nvidia.nvml import GPU_IS_LOST, RESET_REQUIRED, SESSION_OVER, Nvml, NvmlError
+from devherd_gpu.nvidia.nvml import (
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    RESET_REQUIRED,
+    SESSION_OVER,
+    Nvml,
+    NvmlError,
+)
 from devherd_gpu.nvidia.signs import OF_INSTANCE, READINGS, Reading, Sign
 from devherd_gpu.nvidia.xids import known
 
@@ -60,6 +68,7 @@ class Monitor:
         """
         gpus = [gpu for gpu in gpus if gpu.pci]
         self._gpus, self._offered = tuple(gpus), frozenset(offered)
+        self._forget_instances()
         for gpu in gpus:
             lost = Sign("gpu-lost", bool(gpu.lost), gpu.lost)
             if gpu.lost or "gpu-lost" in self._signs.get(gpu.thing, {}):
@@ -110,6 +119,12 @@ class Monitor:
             if thing == gpu.thing or any(thing == device.thing for device in gpu.mig_devices):
                 return gpu
         return None
+
+    def _forget_instances(self) -> None:
+        """What was read of MIG devices that are no more. What events said of them stays: they may be made anew."""
+        there = {device.thing for gpu in self._gpus for device in gpu.mig_devices}
+        for thing in [thing for thing in self._signs if thing.startswith("mig:") and thing not in there]:
+            del self._signs[thing]
 
     # -- events
 
@@ -173,8 +188,9 @@ class Monitor:
         try:
             return nvml.by_uuid(uuid)
         except NvmlError as error:
-            self._failed(thing, error)
-            return None
+            if not thing.startswith("mig:") or error.code not in (NOT_FOUND, INVALID_ARGUMENT):
+                self._failed(thing, error)
+            return None  # an instance that was just taken apart is no fault; the next scan does without it
 
     def _read(self, nvml: Nvml, thing: str, handle: Any, readings: Sequence[Reading]) -> None:
         if not all(self._one(nvml, thing, handle, reading, reading is readings[0]) for reading in readings):

@@ -15,7 +15,7 @@ from devherd.values import Clears
 
 
 class Meaning(str, Enum):
-    """What the vendor advises: restart the application, nothing that lasts, reset the GPU, restart the node and look."""
+    """What the vendor advises: restart the application, nothing that lasts, reset the GPU, restart the node."""
 
     APPLICATION = "application"
     TRANSIENT = "transient"
