@@ -13,6 +13,8 @@ from e2e.__main__ import KUBELET, LINE
 from e2e.node import RealNode
 from e2e.rig import Rig
 
+_TIMEOUT = 400
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """These tests need namespaces of their own."""
@@ -20,6 +22,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "grace: waits out the five minutes that a kubelet keeps a lost plugin's capacity"
     )
     config.addinivalue_line("markers", "skew: run on every version of the kubelet")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A loaded machine may take its time; what a test waits for has limits of its own."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TIMEOUT))
 
 
 @pytest.fixture(scope="session")

@@ -140,6 +140,11 @@ class Suite(Instance):
         """A front's status. Raises ControlError."""
         return ask(self.layout.at("run", f"{plugin}.control.sock"), {"op": "status"})
 
+    def holder(self, plugin: str, resource: str) -> str:
+        """Who holds the first held device of a resource, by PodResources; empty: nobody, or not known yet."""
+        rows = ask(self.layout.at("run", f"{plugin}.control.sock"), {"op": "devices"})["devices"]
+        return next((str(row["held_by"]) for row in rows if row["resource"] == resource and row["held_by"]), "")
+
     def watcher(self) -> dict[str, Any]:
         """The watcher's status. Raises ControlError."""
         return ask(self.layout.at("run", "watcher.control.sock"), {"op": "status"})
