@@ -137,7 +137,10 @@ def test_an_instance_is_rendered_from_the_shipped_files_with_no_path_of_the_node
     layout = Layout(f"{folder}/in")
     layout.make()
     render(layout)
-    rendered = [Path(layout.supervisor_config), *sorted(Path(layout.etc, "supervisord.d").iterdir())]
+    rendered = [
+        Path(layout.supervisor_config),
+        *sorted(Path(layout.etc, "supervisord.d").iterdir(), key=lambda path: path.stem),
+    ]
     assert [path.stem for path in rendered[1:]] == programs()
     for path in rendered:
         text = path.read_text().replace(layout.folder, "")

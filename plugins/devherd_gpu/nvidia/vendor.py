@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 from devherd.host.events import EventSource, Watched, tree_events, udev_events
 from devherd.host.nfd import feature_file
 from devherd.values import Device, Evidence, HostFile, Inventory, Preference, Resource, Skipped
+from msgspec.structs import replace
 
-from devherd_gpu.nvidia import driverfiles, features, preference, repair, resources
+from devherd_gpu.nvidia import driverfiles, features, mpsready, preference, repair, resources
 from devherd_gpu.nvidia.cdispec import Specifications
 from devherd_gpu.nvidia.config import Config
 from devherd_gpu.nvidia.discovery import Discovery
 from devherd_gpu.nvidia.driverfiles import DriverFiles
 from devherd_gpu.nvidia.gpus import Found
 from devherd_gpu.nvidia.health import Monitor
-from devherd_gpu.nvidia.nodes import CAPS, IMEX_FOLDER, Nodes, dev_root
+from devherd_gpu.nvidia.imex import Readiness
+from devherd_gpu.nvidia.nodes import CAPS, IMEX_FOLDER, UVM, Nodes, dev_root
 from devherd_gpu.nvidia.nvml import ROOTS, Driver, DriverProblem, NvmlError
-from devherd_gpu.nvidia.resources import Plan, Unit
-from devherd_gpu.nvidia.responses import DRIVER_MOUNT, NO_FILES, Responses
+from devherd_gpu.nvidia.resources import MPS, Plan, Unit
+from devherd_gpu.nvidia.responses import BY_RUNTIME, DRIVER_MOUNT, NO_FILES, Responses
 from devherd_gpu.nvidia.standinstate import STATE_FILE
 from devherd_gpu.nvidia.topology import Matrix, Topology
 from devherd_gpu.nvidia.validate import GPU
@@ -46,7 +48,11 @@ class Vendor:
         self.driver = Driver(host, config.driver.root)
         self.found = Found()
         self.plan = Plan()
-        self.monitor = Monitor(config.health)
+        self.monitor = Monitor(
+            # Without an open NVML nobody could be told.
+            replace(config.health, events=config.health.events and config.driver.hold),
+            {"imex-domain": Readiness(host, self.driver)} if config.imex.channels else {},
+        )
         self.driver.before_close = self.monitor.release
         self._discovery = Discovery(host, self.driver, config.driver.discovery)
         self._rules = resources.compile_rules(config)
@@ -167,13 +173,18 @@ class Vendor:
         """Evidence against what could not be given as the configuration wants it given."""
         found: dict[str, Evidence] = {}
         missing = sorted(set(self.config.imex.channels) - set(responses.channels))
-        by_node = self.config.pass_device_specs
+        by_node = _gives_nodes(self.config)
         for unit in chosen.units:
             target = unit.target
             if target.gpu.lost or not target.gpu.pci:
                 continue
             thing = target.thing
-            if by_node and (why := nodes.problem(target.gpu, target.mig)):
+            served = unit.share is None or unit.share.mode != MPS
+            if not served and (
+                why := mpsready.problem(self.host.path(self.config.mps_root), unit.name, self.host.paths.proc)
+            ):
+                found.setdefault(thing, Evidence(thing, MPS, bad=True, reason=why))
+            elif by_node and (why := nodes.problem(target.gpu, target.mig)):
                 found.setdefault(thing, Evidence(thing, NODE, bad=True, reason=why))
             elif missing and self.config.imex.required:
                 why = f"IMEX channel {missing[0]} is required and has no node in {IMEX_FOLDER}"
@@ -192,7 +203,15 @@ class Vendor:
             for extra in responses.extras
             if not nodes.extra(extra)
         ]
+        if _gives_nodes(self.config) and UVM not in {node.container_path for node in nodes.control()}:
+            why = "is missing, and without it CUDA does not work in a container: nvidia-modprobe -u -c 0 makes it"
+            skipped.append(Skipped(UVM, "node", why))
         return skipped
+
+
+def _gives_nodes(config: Config) -> bool:
+    """Whether answers or CDI specifications name nodes: NVIDIA's runtime finds them by itself, and makes them."""
+    return config.pass_device_specs or not set(config.device_list) <= BY_RUNTIME
 
 
 class ResettingVendor(Vendor):
