@@ -202,10 +202,8 @@ def test_an_xid_of_an_instance_whose_gpu_is_offered_whole_is_about_the_gpu(tmp_p
 def test_an_instance_that_was_taken_apart_is_no_fault(tmp_path: Path) -> None:
     node = Node(tmp_path, 2, mig_on=0)
     node.driver.gpu(0, errors={"nvmlDeviceGetMemoryInfo": "unknown"})
-    assert {item.thing for item in node.check() if item.bad} == {
-        node.thing(0),
-        *(f"mig:{mig_uuid(0, n)}" for n in range(3)),
-    }
+    instances = [f"mig:{mig_uuid(0, place)}" for place in range(3)]
+    assert {item.thing for item in node.check() if item.bad} == {node.thing(0), *instances}
     node.driver.gpu(0, errors={}, mig=mig(0, 1))
     assert {item.thing for item in node.check() if item.bad} == set(instances[1:])
     node.scan()
