@@ -72,7 +72,6 @@ def refusals(run: Run) -> None:
     run.note("it stays so", run.outcome(pod))
     run.note("calls", plugin.kinds())
     run.note("PodResources", run.listed())
-    run.note("Get", run.one(pod))
 
 
 @scenario("The plugin's error text ends up in the pod's status", 22)

@@ -99,6 +99,8 @@ def page() -> str:
         for number in one.items:
             covered[number].append(f"`{one.name}`")
         remarks = [f"policy {one.options['topology_policy']}"] if "topology_policy" in one.options else []
+        if one.since > (1, 34):
+            remarks.append(f"since {one.since[0]}.{one.since[1]}")
         if one.long:
             remarks.append(f"{one.long} s on a real kubelet, beside the others; scaled in the simulation")
         rows.append(f"| `{one.name}` | {one.shows} | {', '.join(remarks)} |")

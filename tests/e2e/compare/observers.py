@@ -16,7 +16,7 @@ def _health(run: Run, pod: str) -> object:
     return None if view is None else {k.partition("/")[2]: v for k, v in view.containers["c"]["health"].items()}
 
 
-@scenario("Pod status shows a device's health; one that left the list is called healthy", 35, 40)
+@scenario("Pod status shows a device's health; one that left the list is called healthy", 35, 40, since=(1, 36))
 def pod_health(run: Run) -> None:
     plugin = run.registered(2)
     pod = run.pod("p", {plugin.resource: 2})
@@ -56,10 +56,16 @@ def get_one(run: Run) -> None:
     run.note("not there", run.one("nobody"))
     refused = run.pod("q", {plugin.resource: 1})
     run.note("refused", run.outcome(refused)[0])
-    run.note("Get of a refused one", run.one(refused))
     run.note("v1 and v1alpha1", [run.listed(), run.listed("v1alpha1")])
     run.side.remove(pod)
     run.note("after its end", [run.one(pod), run.listed()])
+
+
+@scenario("PodResources Get does not know a pod that was refused", 34, since=(1, 35))
+def get_refused(run: Run) -> None:
+    refused = run.pod("p", {run.registered(1).resource: 2})
+    run.note("outcome", run.outcome(refused))
+    run.note("Get", run.one(refused))
 
 
 @scenario("Ten PodResources calls at once and a hundred a second, for all clients together", 34)
