@@ -220,6 +220,19 @@ def test_a_node_that_is_missing_or_another_is_not_given(node: NvidiaNode, change
     assert all(node.thing[:4] != "gpu:" for node in devices(inventory)[uuid(2)].parts.nodes)
 
 
+@pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations", "driver-mount"])
+def test_a_missing_node_counts_wherever_nodes_are_given_and_nowhere_else(node: NvidiaNode, strategy: str) -> None:
+    node.no_node("/dev/nvidia2")
+    assert against(node.scan(device_list=[strategy])) == {f"pci:{pci(2)}": "node"}
+    assert against(node.scan(device_list=["envvar"])) == {}
+
+
+def test_a_missing_uvm_node_is_said(node: NvidiaNode) -> None:
+    assert "/dev/nvidia-uvm" not in reasons(node.scan())
+    node.no_node("/dev/nvidia-uvm")
+    assert "nvidia-modprobe" in reasons(node.scan())["/dev/nvidia-uvm"]
+
+
 # -- the driver
 
 
