@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,9 +53,15 @@ def kubelet(line: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def alone(folder: Path, kubelet: Path) -> Iterator[RealNode]:
+def gates(line: str) -> dict[str, Any]:
+    """Kubelet configuration that makes the lines alike: devices' health in the pod's status is on from 1.36."""
+    return {"featureGates": {"ResourceHealthStatus": True}} if line in ("1.34", "1.35") else {}
+
+
+@pytest.fixture(scope="session")
+def alone(folder: Path, kubelet: Path, gates: dict[str, Any]) -> Iterator[RealNode]:
     """A node without an API server."""
-    yield from _node(RealNode(folder / "alone", kubelet))
+    yield from _node(RealNode(folder / "alone", kubelet, configuration=gates))
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,7 @@ def test_case_2_and_28_a_cdi_device_and_its_round_trip(cdi_rig: Rig) -> None:
     rig.node.kubelet_restart()
     assert rig.node.wait_pod(pod).containers["c"].id == before
     # The answer in the kubelet's checkpoint is replayed after a reboot.
+    rig.calm()
     rig.node.reboot(suite.power_cycle)
     assert not pods_after(rig.node, [pod])[pod].failed
     again = rig.node.look(pod)

@@ -170,6 +170,7 @@ def test_api_pods_survive_a_reboot(cluster_rig: Rig) -> None:
     suite = rig.devherd({"cam": 2, "tape": 1})
     pods = [_pod(rig, "cams", {CAM: 2}), _pod(rig, "tapes", {name("tape"): 1})]
     before = {pod: rig.got(pod) for pod in pods}
+    rig.calm()
     rig.node.reboot(suite.power_cycle)
     views = pods_after(rig.node, pods)
     assert not [view for view in views.values() if view.failed]

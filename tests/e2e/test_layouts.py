@@ -46,6 +46,7 @@ def test_a_kubelet_that_does_not_reach_subfolders(rig: Rig) -> None:
     assert suite.front()["layout"] == "top"
     assert rig.got(pod) == device
     # Remembered: from now on a boot costs no failed call, so no pod either.
+    rig.calm()
     rig.node.reboot(suite.power_cycle)
     assert not pods_after(rig.node, [pod])[pod].failed
     assert len(rig.node.log().registrations()) == 1

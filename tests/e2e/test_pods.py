@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -137,6 +138,7 @@ def test_a_reboot_with_the_plugin_costs_no_pod(rig: Rig, layout: str) -> None:
     before = {pod: rig.got(pod) for pod in pods}
 
     for _ in range(3):
+        rig.calm()
         rig.node.reboot(suite.power_cycle)
         views = pods_after(rig.node, pods)
         assert not [view for view in views.values() if view.failed]
@@ -178,18 +180,19 @@ def test_case_22_podresources_asked_too_often_misleads_nobody(rig: Rig) -> None:
 
 
 @pytest.mark.skew
-def test_case_23_and_24_only_active_pods_are_listed(rig: Rig) -> None:
+def test_case_23_and_24_only_active_pods_are_listed(rig: Rig, line: str) -> None:
     rig.devherd({"cam": 3})
     ended = rig.node.static("ended", {CAM: 1}, command="exit 0", restartPolicy="Never")
     runs = rig.node.static("runs", {CAM: 1})
     rig.node.wait_pod(ended, "Succeeded")
     rig.node.wait_pod(runs)
-    wait(lambda: _owners() == [f"{runs}/c"], 30, "PodResources lists the running pod alone")
+    _wait_owners(f"{runs}/c")
     assert podresources.held_by(runs) == {CAM: dict.fromkeys(rig.holds(runs), (f"{runs}/c",))}
     for _ in range(2):
-        assert _owners() == [f"{runs}/c"]
-        with pytest.raises(grpc.RpcError):
-            podresources.held_by(ended)
+        _wait_owners(f"{runs}/c")
+        if line not in ("1.34", "1.35"):  # these answer for any pod
+            with pytest.raises(grpc.RpcError):
+                podresources.held_by(ended)
         before = rig.holds(runs)
         rig.node.kubelet_restart()
         wait(lambda: rig.holds(runs) == before, 30, "PodResources knows the pod again")  # noqa: B023
@@ -297,8 +300,15 @@ def _again(rig: Rig, pod: str, old: str) -> None:
 
 
 def _owners() -> list[str]:
-    """Who has a camera, by PodResources."""
-    return sorted(owner for owners in podresources.held().get(CAM, {}).values() for owner in owners)
+    """Who has a camera, by PodResources; nobody while it does not answer."""
+    with contextlib.suppress(grpc.RpcError):
+        return sorted(owner for owners in podresources.held().get(CAM, {}).values() for owner in owners)
+    return []
+
+
+def _wait_owners(*owners: str) -> None:
+    """After a start and after a pod's end the list takes a moment to be right."""
+    wait(lambda: _owners() == sorted(owners), 60, f"PodResources lists {owners} alone")
 
 
 def _pid(rig: Rig) -> int:
