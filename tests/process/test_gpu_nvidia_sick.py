@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from devherd.trail import Wanted, read_events
 from devherd_gpu.nvidia.standinstate import Remapped
 from support.frontnode import FrontNode
 from support.nvmlbuild import install, no_compiler
 from support.nvmlstate import SimDriver
 
 GPU = "nvidia.com/gpu"
+SETTLED = str(Path(__file__).parents[1] / "support" / "settled")
 SETTINGS = {
     "health": {"recover": 0.3, "debounce": 0.2, "boot_grace": 0.0, "flap_window": 0.0},
     "probe": {"scan_interval": 1.0, "check_interval": 0.3, "deadline": 2.5, "first_scan": 1.0},
@@ -28,7 +31,7 @@ LASTING, TRANSIENT, OFF_THE_BUS = 119, 92, 79
 class GpuNode(FrontNode):
     """A node with NVIDIA GPUs; `driver` changes what the driver says."""
 
-    def __init__(self, compiled: bool, config: dict[str, Any], **options: Any) -> None:
+    def __init__(self, compiled: bool, config: dict[str, Any], pythonpath: str = "", **options: Any) -> None:
         spec = {"name": "test", "hardware": [{"plugin": "gpu-nvidia", "options": options}]}
         super().__init__(
             spec,
@@ -36,6 +39,7 @@ class GpuNode(FrontNode):
             settings=SETTINGS,
             plugin="gpu-nvidia",
             manifest="devherd_gpu.nvidia.manifest:MANIFEST",
+            pythonpath=pythonpath,
         )
         root = f"{self.folder}/node"
         if compiled:
@@ -68,6 +72,27 @@ class GpuNode(FrontNode):
         pid = self.status()["probe"]["pid"]
         os.kill(pid, signal.SIGKILL)
         self.until(lambda: self.status()["probe"]["pid"] not in (None, pid), timeout=20, what="another probe")
+
+    def tool(self) -> None:
+        """An nvidia-smi whose reset works: the driver has no wish any more for that GPU."""
+        path = Path(self.folder) / "node/usr/bin/nvidia-smi"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(TOOL.format(python=sys.executable, state=self.driver.path))
+        path.chmod(0o755)
+
+
+TOOL = """#!{python} -I
+import json, os, sys
+assert sys.argv[1:3] == ["--gpu-reset", "-i"], sys.argv
+with open({state!r}) as file:
+    state = json.load(file)
+for gpu in state["gpus"]:
+    if gpu["pci"] == sys.argv[3]:
+        gpu["recovery_action"] = 0
+with open({state!r} + ".reset", "w") as file:
+    json.dump(state, file)
+os.replace({state!r} + ".reset", {state!r})
+"""
 
 
 @pytest.fixture(params=["compiled", "inside"])
@@ -187,3 +212,21 @@ def test_a_hung_driver_keeps_nobody_waiting(eight: GpuNode, hang: str) -> None:
     eight.until(lambda: eight.status()["counters"]["scans"] > scans + 1, timeout=20, what="scans again")
     eight.driver.event(6, data=OFF_THE_BUS)
     eight.until(lambda: eight.uuid(6) in eight.bad(), timeout=20, what="events heard again")
+
+
+def test_a_gpu_that_needs_a_reset_gets_it_when_no_pod_holds_it(compiled: bool) -> None:
+    with GpuNode(compiled, {"health": {"reset": True}}, pythonpath=SETTLED, count=2) as node:
+        node.tool()
+        node.up(allocatable=2, resource=GPU)
+        node.run_pod("holder", {GPU: 1})
+        (held,) = node.ids("holder", GPU)
+        free = next(number for number in range(2) if node.uuid(number) != held)
+        for number in range(2):
+            node.driver.event(number, data=LASTING)
+            node.driver.gpu(number, recovery_action=1)
+        node.until_bad({node.uuid(0), node.uuid(1)})
+        node.until_bad({held})
+        (event,) = read_events(f"{node.folder}/log/events", Wanted(kinds=("repaired",)))
+        assert event["thing"] == f"pci:{node.driver.state.gpus[free].pci}"
+        assert event["reason"] == ""
+        assert "reset" in node.rows()[held]["reason"]
