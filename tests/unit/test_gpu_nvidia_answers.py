@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +238,20 @@ def test_default_answers_show_nothing_to_a_container_that_asked_for_nothing(node
     found = answer(node.scan(), uuid(0))
     assert found.cdi == (f"{NAMES}/gpu={uuid(0)}",)
     assert (env(found), found.mounts, found.nodes, found.annotations) == ({}, (), (), {})
+
+
+@pytest.mark.parametrize("mig", ["none", "single", "mixed"])
+@pytest.mark.parametrize("ids_by", ["uuid", "index"])
+def test_every_cdi_name_that_is_answered_is_specified(tmp_path: Path, mig: str, ids_by: str) -> None:
+    node = NvidiaNode(tmp_path, gpu(0), mig_gpu(1, "1g.5gb", "3g.20gb"), mig_gpu(2))
+    node.node("/dev/nvidia-caps-imex-channels/channel0", 234, 0)
+    node.node("/dev/gdrdrv", 236, 0)
+    inventory = node.scan(device_list=["cdi-cri"], mig=mig, ids=ids_by, imex={"channels": [0]}, gdrcopy=True)
+    specified = set()
+    for file in inventory.files:
+        if file.path.startswith(node.paths.cdi):
+            document = json.loads(file.text)
+            specified |= {f"{document['kind']}={device['name']}" for device in document["devices"]}
+    answered = {name for one in inventory.resources for device in one.devices for name in device.parts.cdi}
+    assert answered
+    assert answered <= specified

@@ -69,13 +69,14 @@ class Specifications:
             if gpu.lost or not gpu.pci:
                 continue
             own = self._of_gpu(gpu)
-            everything |= {node.path: node for node in own}
-            if not gpu.mig:
-                yield from _named(gpu.uuid, str(gpu.index), own)
+            whole = {node.path: node for node in own}
             for mig in gpu.mig_devices:
                 nodes = (*own, *self._of_mig(gpu, mig))
-                everything |= {node.path: node for node in nodes}
+                whole |= {node.path: node for node in nodes}
                 yield from _named(mig.uuid, f"{gpu.index}:{mig.index}", nodes)
+            if not gpu.mig or self._config.mig == "none":  # then a divided GPU is offered as one, with all its parts
+                yield from _named(gpu.uuid, str(gpu.index), tuple(whole.values()))
+            everything |= whole
         if everything:
             yield CdiDevice(_ALL, CdiEdits(nodes=tuple(everything.values())))
 
