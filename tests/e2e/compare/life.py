@@ -11,7 +11,7 @@ import stat
 import time
 
 from e2e.compare.plugin import device
-from e2e.compare.scenario import ROOM, Run, scenario
+from e2e.compare.scenario import Run, scenario
 from e2e.compare.side import Ctr
 
 
@@ -172,7 +172,7 @@ def reboot_too_early(run: Run) -> None:
     run.until("listed", lambda: [run.listed(), run.listed("v1alpha1")], [{}, {"p": {"c": {}}}])
 
 
-@scenario("After a boot with its plugin in time a pod gets its devices again, from the cache", 24, scaled=ROOM)
+@scenario("After a boot with its plugin in time a pod gets its devices again, from the cache", 24)
 def reboot_in_time(run: Run) -> None:
     plugin = run.registered(1)
     pod = run.pod("p", {plugin.resource: 1})
@@ -184,7 +184,7 @@ def reboot_in_time(run: Run) -> None:
     run.note("checkpoint", [run.held(), run.answers()])
 
 
-@scenario("After a boot with its device sick a pod fails, and says so", 22, scaled=ROOM)
+@scenario("After a boot with its device sick a pod fails, and says so", 22)
 def reboot_sick(run: Run) -> None:
     plugin = run.registered(2)
     pod = run.pod("p", {plugin.resource: 1})

@@ -44,8 +44,6 @@ class Scenario:
 
 
 ALL: dict[str, Scenario] = {}
-ROOM = {"admit_gap_ms": 5000.0}
-"""The simulation's options for a boot that the plugin wins on any machine."""
 
 
 def scenario(shows: str, *items: int, **more: Any) -> Callable[[Work], Work]:

@@ -8,10 +8,13 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from devherd.sim.client import SimError
 from devherd.sim.kubelet_process import SimKubelet
+from devherd.sim.options import Options
 
 from e2e.compare.side import Ctr, PodSpec, View
+
+# Milliseconds in which a plugin registers on any machine.
+_ROOM = 5000.0
 
 
 class Simulated:
@@ -54,8 +57,10 @@ class Simulated:
             self._client.wait(event="sources-ready")
 
     def start_with_pods_late(self, before_pods: Callable[[], None]) -> None:
-        self._kubelet.start()
+        usual = Options().admit_gap_ms
+        self._kubelet.start(admit_gap_ms=_ROOM)
         before_pods()
+        self._client.set(admit_gap_ms=usual)
 
     def lose_containers(self) -> None:
         self._kubelet.lose_containers()
@@ -134,6 +139,3 @@ def _state(one: Mapping[str, Any]) -> dict[str, Any]:
         "restarts": record.get("restarts", 0),
         "health": one["allocated_resources_status"],
     }
-
-
-__all__ = ["SimError", "Simulated"]

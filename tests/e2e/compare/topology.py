@@ -5,7 +5,7 @@ from __future__ import annotations
 from devherd.api import deviceplugin_v1beta1_pb2 as pb
 
 from e2e.compare.plugin import Plugin, device
-from e2e.compare.scenario import ROOM, Run, scenario
+from e2e.compare.scenario import Run, scenario
 
 _BEST = {"topology_policy": "best-effort"}
 _SINGLE = {"topology_policy": "single-numa-node"}
@@ -89,9 +89,7 @@ def two_resources(run: Run) -> None:
     run.note("not any more", run.outcome(run.pod("q", {one.resource: 1, two.resource: 1})))
 
 
-@scenario(
-    "An id in use that left the list ends a kubelet with a policy at its next start", 40, options=_SINGLE, scaled=ROOM
-)
+@scenario("An id in use that left the list ends a kubelet with a policy at its next start", 40, options=_SINGLE)
 def vanished_before_restart(run: Run) -> None:
     plugin = _plugin(run, {"a0": [0], "a1": [0]})
     pod = run.pod("p", {plugin.resource: 1})
