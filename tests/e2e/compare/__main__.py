@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -28,13 +29,13 @@ def main() -> int:
     chosen = [s for s in every() if (s.name in given.names if given.names else given.long or not s.long)]
     if given.side != "simulated" and not sandbox.inside():
         binaries.built(binaries.kubernetes(given.line, "kubelet"))
-        sandbox.enter("e2e.compare", sys.argv[1:], Path(tempfile.mkdtemp(prefix="dhe2e", dir="/tmp")))
+        return _in_sandbox()
     simulated = Simulated(_line(given.line))
     real = None
     if given.side != "simulated":
         kubelet = os.environ.get("DEVHERD_E2E_KUBELET")
         path = Path(kubelet) if kubelet else binaries.built(binaries.kubernetes(given.line, "kubelet"))["kubelet"]
-        real = Real(Path(tempfile.mkdtemp(prefix="dhreal", dir="/tmp")), path)
+        real = Real(Path(os.environ[sandbox.FOLDER]) / "compare", path)
         simulated = Simulated(real.line)
     bad = 0
     try:
@@ -56,6 +57,18 @@ def main() -> int:
         if real is not None:
             real.close()
     return 1 if bad else 0
+
+
+def _in_sandbox() -> int:
+    """This program again, in a sandbox of which nothing is left."""
+    folder = Path(tempfile.mkdtemp(prefix="devherd-e2e-", dir="/var/tmp"))
+    try:
+        child = os.fork()
+        if not child:
+            sandbox.enter("e2e.compare", sys.argv[1:], folder)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _line(text: str) -> tuple[int, int]:
