@@ -84,7 +84,7 @@ class Rig:
         self.devices.appear(self.devices.path(family, n))
 
     @staticmethod
-    def calm(timeout: float = 240.0) -> None:
+    def calm(timeout: float = 60.0) -> None:
         """Wait until this machine has a processor to spare: a kubelet's first pods come tens of milliseconds after it.
 
         How a loaded machine fares is measured by `make bench-race`; other programs' load must not turn a test red.
