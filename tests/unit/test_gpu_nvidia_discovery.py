@@ -180,6 +180,15 @@ def test_reboot_with_a_gpu_missing_leaves_answers_by_uuid_right(node: NvidiaNode
     assert ledger.stale_in("nvidia.com/gpu", devices(node.scan())) == {}
 
 
+def test_other_names_for_the_same_gpus_make_no_answer_stale(node: NvidiaNode) -> None:
+    """A change of `ids` on a node with pods: the specification names each GPU both ways."""
+    for before, after in (("index", "uuid"), ("uuid", "index")):
+        ledger = Ledger()
+        for id, device in devices(node.scan(ids=before)).items():
+            ledger.record("nvidia.com/gpu", id, device.parts, "boot-1", 0.0)
+        assert ledger.stale_in("nvidia.com/gpu", devices(node.scan(ids=after))) == {}
+
+
 def test_a_dynamic_major_that_changed_makes_no_answer_stale(node: NvidiaNode) -> None:
     ledger = Ledger()
     for id, device in devices(node.scan(**BY_NODE)).items():

@@ -108,9 +108,12 @@ class Responses:
         return target.place if self._config.ids == "index" else target.uuid
 
     def names(self, target: Target) -> tuple[str, ...]:
-        """All names by which the runtime would find it now."""
-        index = (f"index:{target.place}",) if target.place and not target.gpu.lost else ()
-        return (f"uuid:{target.uuid}", *index)
+        """All names by which the runtime would find it now; specifications name each device by uuid and by index."""
+        if not target.place or target.gpu.lost:
+            return (f"uuid:{target.uuid}",)
+        specified = any(strategy.startswith("cdi-") for strategy in self._strategies)
+        cdi = tuple(f"{CDI_VENDOR}/gpu={name}" for name in (target.uuid, target.place) if specified)
+        return (f"uuid:{target.uuid}", f"index:{target.place}", *cdi)
 
     def cdi_name(self, target: Target) -> str:
         """Its CDI name."""
