@@ -40,6 +40,8 @@ KINDS: dict[str, Kind] = {
         "a device that nobody holds was reset because it needs that, or why not",
         ("thing", "attempt", "seconds", "reason"),
     ),
+    "detach": Kind("an operator had a plugin let go of its driver; these devices, or all", ("names", "by")),
+    "attach": Kind("the plugin took its driver back", ("names", "by")),
     "heartbeat-stopped": Kind("a probe or a front is silent, and since when", ("what", "since", "reason")),
     "heartbeat-back": Kind("it answers again", ("what", "since", "seconds")),
     "probe-replaced": Kind("a probe hung or ended, and a new one is started", ("cause", "pid", "doing", "reason")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from devherd.front.detached import Wish, parked, wish_from
 from devherd.front.model import Model, Refused
 from devherd.health.engine import HealthEngine
 from devherd.ledger import Ledger
@@ -36,3 +37,28 @@ def test_a_limit_without_words_names_resource_and_numbers() -> None:
 
 def test_without_a_limit_any_number_is_given() -> None:
     assert len(model_of(0, "").parts(NAME, [f"a::{n}" for n in range(4)])) == 4
+
+
+def test_a_detached_plugin_parks_what_nobody_holds_and_the_rest_as_it_is_released() -> None:
+    made = model_of(0, "")
+    made.granted(NAME, made.parts(NAME, ["a::1"]), 0.0, 0.0)
+    made.detached = Wish(reason="new driver")
+    made.rebuild(1.0, 1.0)
+    states = {id: (member.healthy, member.reason) for id, member in made.boards[NAME].members.items()}
+    assert states.pop("a::1") == (True, "")
+    assert set(states.values()) == {(False, "detached: new driver")}
+    assert made.waiting(), "it has to be noticed when the last one is let go"
+    assert [one["id"] for one in made.holders()] == ["a::1"]
+
+
+def test_only_what_was_named_is_parked() -> None:
+    devices = {id: Device(id, (f"pci:{id}",), Parts()) for id in ("a", "b", "c")}
+    assert list(parked(Wish(names=("a", "pci:b")), devices, devices, ())) == ["a", "b"]
+    assert parked(Wish(names=("a",)), devices, devices, {"a"}) == {}
+    assert parked(None, devices, devices, ()) == {}
+
+
+@pytest.mark.parametrize("names", ["a", [1], [""], {"a": 1}])
+def test_a_wish_that_is_none_is_refused(names: object) -> None:
+    with pytest.raises(ValueError, match="list of device ids"):
+        wish_from({"op": "detach", "names": names}, "boot")

@@ -24,6 +24,8 @@ _COMMANDS = {
     "top": "devherd.cli.top:top",
     "verify": "devherd.cli.verify:verify",
     "wait": "devherd.cli.wait:wait",
+    "detach": "devherd.cli.detach:detach",
+    "attach": "devherd.cli.detach:attach",
     "config": "devherd.cli.config:config",
     "simulate": "devherd.cli.simulate:simulate",
     "doctor": "devherd.cli.doctor:doctor",

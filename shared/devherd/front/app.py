@@ -14,6 +14,7 @@ from devherd import __version__
 from devherd.control import ControlServer
 from devherd.front import report
 from devherd.front.claiming import Claiming
+from devherd.front.detached import wish_from
 from devherd.front.handler import Handler
 from devherd.front.journal import Journal
 from devherd.front.model import Board, Model
@@ -92,6 +93,7 @@ class Front:
         control = ControlServer(self.control_path, self._control)
         await control.start()
         try:
+            await self._detach_again()
             await self._first_scan()
             self.tenants.read_checkpoint()
             self.stations.start()
@@ -147,12 +149,39 @@ class Front:
             "rescan": lambda _: self._now(self._hint.set),
             "reload": lambda _: self._now(self._reload_due.set),
         }
+        if request.get("op") in ("detach", "attach"):
+            return await self._let_go(request)
         operation = operations.get(str(request.get("op")))
         if operation is None:
-            return {"error": f"unknown op {request.get('op')!r}; known: {', '.join(sorted(operations))}"}
+            known = sorted((*operations, "attach", "detach"))
+            return {"error": f"unknown op {request.get('op')!r}; known: {', '.join(known)}"}
         if request["op"] in ("register", "rescan", "reload"):
             self.journal.note("asked", op=request["op"], by=str(request.get("by", "")))
         return operation(request)
+
+    async def _let_go(self, request: dict[str, Any]) -> dict[str, Any]:
+        """`detach` ends the probe and parks what nobody holds; `attach` ends that."""
+        try:
+            wish = wish_from(request, self.model.boot_id) if request["op"] == "detach" else None
+        except ValueError as problem:
+            return {"error": str(problem)}
+        self.journal.note(str(request["op"]), names=list(request.get("names") or []), by=str(request.get("by", "")))
+        self.model.detached = wish
+        self.saved.keep_detached(self.writer, wish)
+        await self._publish()
+        if wish is None:
+            self.probe.attach()
+            self._hint.set()
+            return {"ok": True}
+        await self.probe.detach()
+        return {"ok": True, "in_use": self.model.holders()}
+
+    async def _detach_again(self) -> None:
+        """What an earlier life of this front was told in this boot."""
+        self.model.detached = self.saved.detached()
+        if self.model.detached is not None:
+            event(logger, "warning", "detached by an operator", reason=self.model.detached.reason)
+            await self.probe.detach()
 
     def _now(self, action: Callable[[], object]) -> dict[str, Any]:
         action()
@@ -174,6 +203,8 @@ class Front:
 
     async def _scan(self) -> bool:
         """Ask the probe for a scan and take it in; False when there was none."""
+        if self.model.detached is not None:
+            return True
         try:
             self.journal.counters.scans += 1
             scanned = await self.probe.scan(self.digest)
@@ -226,7 +257,7 @@ class Front:
         while True:
             await woken(self._check_soon, round_pause(self.configuration.settings.probe.check_interval))
             self._check_soon.clear()
-            if "checks" not in self.probe.capabilities:
+            if "checks" not in self.probe.capabilities or self.model.detached is not None:
                 continue
             self.journal.counters.checks += 1
             try:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from devherd.claims import Planned, conflicts_by_id
+from devherd.front.detached import Wish, parked
 from devherd.health.engine import HealthEngine
 from devherd.ledger import Ledger
 from devherd.settings import Settings
@@ -86,6 +87,7 @@ class Model:
         self.inventory = Inventory()
         self.conflicts: dict[str, dict[str, str]] = {}
         self.verdicts: Mapping[str, Verdict] = {}
+        self.detached: Wish | None = None
         self._gone: set[str] = set()
 
     # -- what comes in
@@ -172,7 +174,7 @@ class Model:
                 held[board.name],
                 verdicts,
                 self.ledger.stale_in(board.name, board.found),
-                {},
+                parked(self.detached, board.found, board.found, held[board.name]),
                 self.conflicts.get(board.name, {}),
                 listed=board.members,
             )
@@ -201,9 +203,13 @@ class Model:
 
     def waiting(self) -> bool:
         """Tell whether some id stays, or stays Unhealthy, only until its holder lets go, or is about to be released."""
-        return self.tenancy.doubtful or any(
-            board.withdrawn or board.remembered or any(member.kind == STALE for member in board.snapshot.members)
-            for board in self.boards.values()
+        return (
+            self.tenancy.doubtful
+            or self.detached is not None
+            or any(
+                board.withdrawn or board.remembered or any(member.kind == STALE for member in board.snapshot.members)
+                for board in self.boards.values()
+            )
         )
 
     def finished(self) -> list[str]:
@@ -236,6 +242,15 @@ class Model:
         for id, part in parts.items():
             self.ledger.record(resource, id, part, self.boot_id, wall)
         self.tenancy.allocated(resource, tuple(parts), now)
+
+    def holders(self) -> list[dict[str, str]]:
+        """Who holds what this plugin let go of, or would: resource, id and owner."""
+        return [
+            {"resource": board.name, "id": id, "held_by": self.tenancy.owner(board.name, id) or "somebody"}
+            for board in self.boards.values()
+            for id in sorted(self.tenancy.held(board.name))
+            if self.detached is None or self.detached.means(id, board.known(id))
+        ]
 
     def release(self, now: float) -> list[tuple[str, str]]:
         """Ids that nobody holds any more, once each; their answers are forgotten."""

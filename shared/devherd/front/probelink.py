@@ -40,7 +40,8 @@ class ProbeError(Exception):
 
 @dataclass(frozen=True)
 class ProbeStatus:
-    """What `status` shows: state is starting, idle, busy, hung (being replaced) or waiting (before a restart)."""
+    """What `status` shows: state is starting, idle, busy, hung (being replaced), waiting (before a restart) or
+    detached."""
 
     state: str
     pid: int | None
@@ -168,6 +169,7 @@ class ProbeLink:
         self._doing = ""
         self._since = 0.0
         self._error = ""
+        self._held = False
 
     @property
     def limits(self) -> ProbeSettings:
@@ -217,6 +219,18 @@ class ProbeLink:
             raise ProbeError(f"the probe answered a repair with {type(reply).__name__}")
         return reply.error
 
+    async def detach(self) -> None:
+        """End the probe and start none until `attach`. One that is stuck in the kernel is abandoned as ever."""
+        self._held = True
+        async with self._turn:
+            await self.stop()
+            self._state = "detached"
+
+    def attach(self) -> None:
+        """A probe may be started again."""
+        self._held = False
+        self._state, self._failures, self._not_before = "starting", 0, 0.0
+
     async def replace(self, settings: Settings, config: msgspec.Raw) -> None:
         """From now on use a fresh probe with this configuration. The old one is asked to stop."""
         async with self._turn:
@@ -237,6 +251,8 @@ class ProbeLink:
 
     async def _request(self, request: wire.Request, deadline: float) -> wire.Reply:
         async with self._turn:
+            if self._held:
+                raise ProbeError("detached: an operator had the plugin let go of the driver (devherd attach)")
             try:
                 reply = await within(self._ask(request), deadline)
             except asyncio.TimeoutError:

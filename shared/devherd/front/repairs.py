@@ -42,7 +42,7 @@ class Repairs:
         """Look, for ever."""
         while True:
             await asyncio.sleep(round_pause(self._probe.limits.check_interval))
-            if "repairs" in self._probe.capabilities:
+            if "repairs" in self._probe.capabilities and self._model.detached is None:
                 await self.look(time.monotonic())
 
     async def look(self, now: float) -> None:

@@ -31,6 +31,7 @@ def status(front: Front) -> dict[str, Any]:
         "boot_id": front.model.boot_id,
         "kubelet": front.stations.kubelet(),
         "layout": front.stations.layout,
+        "detached": None if front.model.detached is None else msgspec.to_builtins(front.model.detached),
         "probe": {
             **msgspec.to_builtins(probe),
             "scan_seconds": front.scan_seconds,

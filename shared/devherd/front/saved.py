@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
+from devherd.front.detached import Wish
 from devherd.front.model import Model
 from devherd.front.station import LayoutMemory
 from devherd.front.writer import WriteBehind
@@ -52,6 +53,7 @@ class Saved:
         self._health = StateFile(f"{base}.health.json", "health", machine_id=machine, codec=SavedHealth)
         self._ledger = StateFile(f"{base}.ledger.json", "ledger", machine_id=machine, codec=SavedLedger)
         self._layout = StateFile(f"{paths.state}/layout.json", "layout", machine_id=machine, codec=LayoutMemory)
+        self._detached = StateFile(f"{base}.detached.json", "detached", machine_id=machine, codec=Wish)
         self.problems: tuple[str, ...] = ()
 
     def load(self) -> Memory:
@@ -61,6 +63,15 @@ class Saved:
         for problem in self.problems:
             event(logger, "warning", "state not used", reason=problem)
         return Memory(inventory.value, health.value, ledger.value, self._layout.load().value)
+
+    def detached(self) -> Wish | None:
+        """The operator's wish of this boot, if it still holds."""
+        wish = self._detached.load().value
+        return wish if wish is not None and wish.boot_id == self._boot_id else None
+
+    def keep_detached(self, writer: WriteBehind, wish: Wish | None) -> None:
+        """Have the wish saved; None: of no boot, so that it is over."""
+        writer.put("detached", self._detached, lambda: wish or Wish())
 
     def keep_inventory(self, writer: WriteBehind, inventory: Inventory) -> None:
         """Have the last scan saved."""
