@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ HERE = Path(__file__).parent
 LINE = "DEVHERD_E2E_LINE"
 KUBELET = "DEVHERD_E2E_KUBELET"
 _UNUSABLE = 2
+_PLACE, _PREFIX, _KEPT = "/var/tmp", "devherd-e2e-", "kept"
 
 
 def main() -> int:
@@ -75,13 +77,24 @@ def _run(line: str, rest: list[str]) -> int:
 
 def _enter(line: str, rest: list[str]) -> int:
     os.environ[LINE] = line
-    folder = Path(tempfile.mkdtemp(prefix="devherd-e2e-", dir="/var/tmp"))
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_PLACE))
+    if os.environ.get("DEVHERD_E2E_KEEP"):
+        (folder / _KEPT).touch()
     tests = [] if any(".py" in word for word in rest) else [str(HERE)]
     try:
         sandbox.enter("pytest", [*tests, *rest], folder, remove=True)
     except sandbox.Unusable as problem:
         print(f"no sandbox: {problem}", file=sys.stderr)
     return _UNUSABLE
+
+
+def _sweep() -> None:
+    """Remove the folders of runs that were killed; one whose process lives, or that was kept on purpose, stays."""
+    for folder in Path(_PLACE).glob(f"{_PREFIX}*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists() and not (folder / _KEPT).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
