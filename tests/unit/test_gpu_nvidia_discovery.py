@@ -505,6 +505,16 @@ def test_selectors_and_rules_that_mean_nothing_are_warned_about_once_each(node: 
     ]
 
 
+def test_replicas_on_mig_single_are_pointed_out_unless_the_rule_says_that_they_are_meant(tmp_path: Path) -> None:
+    node = NvidiaNode(tmp_path, mig_gpu(0, "1g.5gb", "1g.5gb"))
+    inventory = node.scan(mig="single", sharing=[{"replicas": 2}])
+    assert len(ids(inventory)) == 4
+    assert [skipped.rule for skipped in inventory.skipped if "mig: single" in skipped.reason] == ["sharing[0]"]
+    meant = node.scan(mig="single", sharing=[{"replicas": 2, "select": ["profile:1g.*"]}])
+    assert len(ids(meant)) == 4
+    assert not any("mig: single" in skipped.reason for skipped in meant.skipped)
+
+
 def test_a_required_imex_channel_that_is_missing_is_held_against_the_gpus(node: NvidiaNode) -> None:
     inventory = node.scan(imex={"channels": [0], "required": True})
     assert set(against(inventory).values()) == {"imex"}

@@ -95,7 +95,7 @@ def plan(found: Found, rules: Rules, mig: str) -> Plan:
             skipped.append(Skipped(target.uuid, "exclude", "a selector of exclude means it"))
         else:
             units.append(_unit(target, facts, rules, mig))
-    skipped += _idle(rules, [_facts(target) for target in every], units)
+    skipped += _warnings(rules, [_facts(target) for target in every], units, mig == "single")
     return Plan(tuple(units), tuple(skipped))
 
 
@@ -166,8 +166,8 @@ def _unit(target: Target, facts: Facts, rules: Rules, mig: str) -> Unit:
     return Unit(target, name, facts, share, ", ".join(why))
 
 
-def _idle(rules: Rules, every: Sequence[Facts], units: Sequence[Unit]) -> Iterator[Skipped]:
-    """Selectors that mean nothing here, and rules that nothing is left for: a slip of the pen, or a GPU to come."""
+def _warnings(rules: Rules, every: Sequence[Facts], units: Sequence[Unit], single: bool) -> Iterator[Skipped]:
+    """Selectors that mean nothing here, and rules that nothing is left for, or that mean other than one may think."""
     lists = [("include", rules.include), ("exclude", rules.exclude)]
     lists += [(rule.label, rule.selectors) for rule in rules.names]
     lists += [(rule.label, rule.selectors) for rule in rules.shares]
@@ -175,6 +175,11 @@ def _idle(rules: Rules, every: Sequence[Facts], units: Sequence[Unit]) -> Iterat
         for selector in selectors.unmatched(listed, every):
             yield Skipped(selector.text, label, f"{NOTHING_NOW}: no GPU here is meant by it")
     used = {unit.share.label for unit in units if unit.share}
+    of_mig = {unit.share.label for unit in units if unit.share and unit.target.mig}
+    for rule in rules.shares:
+        if single and rule.label in of_mig and not rule.selectors:
+            why = f"shares MIG devices, which are {GPU} with mig: single; name them in select if that is meant"
+            yield Skipped(rule.resource or rule.label, rule.label, why)
     offered = {unit.name for unit in units}
     for rule in rules.shares:
         if rule.label in used or not units or selectors.unmatched(rule.selectors, every):
