@@ -112,9 +112,12 @@ class Chaos(Turmoil):
 
     def in_between(self) -> None:
         """On a calm node pods come and go, and each that comes must run; one is looked into."""
-        if self.chance():
+        for requests in FIRST[len(self.pods.held) :]:
+            self._add(requests)
+        if self.pods.held and self.chance():
             self._turn_over()
-        self.pods.look_inside(self.random.choice(sorted(self.pods.held)))
+        if self.pods.held:
+            self.pods.look_inside(self.random.choice(sorted(self.pods.held)))
         self.census.check_growth()
 
     def _turn_over(self) -> None:
@@ -124,7 +127,11 @@ class Chaos(Turmoil):
         if len(self.pods.held) > len(FIRST) or self.chance():
             self.pods.go(name)
             self.pods.settle()
-        if len(self.pods.held) < PODS_MAX and all(self.pods.free(one) >= count for one, count in requests.items()):
+        if len(self.pods.held) < PODS_MAX:
+            self._add(requests)
+
+    def _add(self, requests: Requests) -> None:
+        if all(self.pods.free(one) >= count for one, count in requests.items()):
             self.note(f"a pod comes in peace: {requests}")
             self.pods.add(requests)
 
