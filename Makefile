@@ -60,6 +60,9 @@ e2e-skew: $(STAMP) ## what depends on the kubelet's version, on every version an
 bench-race: $(STAMP) ## who is first after a kubelet's start, devices or pods: reboots and restarts (root); ARGS="--scale 0.1"
 	@PYTHONPATH=tests $(BIN)/python -m e2e.race $(ARGS)
 
+e2e-machine: $(STAMP) ## a whole machine under qemu: cold boots, power cuts, hot-plug, systemd (root; BOOTS=20)
+	@PYTHONPATH=tests $(BIN)/python -m e2e.machine --boots $(or $(BOOTS),20) $(ARGS)
+
 chaos: $(STAMP) ## everything happens to a real kubelet's node, SECONDS=1200 long, in an order that SEED=n decides (root)
 	@PYTHONPATH=tests $(BIN)/python -m e2e.chaos --seconds $(or $(SECONDS),1200) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
