@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import grpc
 from devherd.api import podresources_v1_pb2 as pb
@@ -46,17 +46,19 @@ def ask(method: str, request: bytes) -> bytes:
 
 
 def ask_for(seconds: float) -> int:
-    """Ask without a pause; return how often the kubelet's limiter refused. Raises grpc.RpcError for anything else."""
+    """Ask far too often; return how often the kubelet's limiter refused. Raises grpc.RpcError for anything else.
+
+    Many questions at once, because a loaded machine would not get beyond the limit of 100 a second one by one.
+    """
     refused, end = 0, time.monotonic() + seconds
     with grpc.insecure_channel(f"unix:{POD_RESOURCES}", options=_OPTIONS) as channel:
         call: Any = channel.unary_unary("/v1.PodResourcesLister/List")
         while time.monotonic() < end:
-            try:
-                call(b"", timeout=10)
-            except grpc.RpcError as error:  # noqa: PERF203
-                if cast(grpc.Call, error).code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    raise
-                refused += 1
+            for one in [call.future(b"", timeout=30) for _ in range(200)]:
+                error = one.exception()
+                if error is not None and error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise error
+                refused += error is not None
     return refused
 
 
