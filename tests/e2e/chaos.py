@@ -86,6 +86,7 @@ def chaos(given: argparse.Namespace) -> int:
             suite.start()
             node.up()
             run = Chaos(suite, node, hardware, seed, busy=bool(given.busy), only=given.only)
+            run.diary = folder / "history.txt"
             try:
                 run.start()
                 run.run(seconds)
@@ -114,7 +115,6 @@ def _memory() -> MemoryGroup | None:
 def _keep(run: Chaos, folder: Path) -> None:
     """What a person needs to find the cause; devherd's own folder goes with the sandbox."""
     (folder / "scene.txt").write_text("\n".join(scene(run.node, run.kubelet)) + "\n")
-    (folder / "history.txt").write_text("\n".join(run.history) + "\n")
     shutil.copytree(run.node.layout.log, folder / "devherd-log", dirs_exist_ok=True)
     said = run.kubelet.log().text.splitlines()
     print(run.story(), "kubelet:", *[line for line in said if "httplog" not in line][-60:], sep="\n")

@@ -32,7 +32,8 @@ class Broken(AssertionError):
 
 
 class Turmoil(ABC):
-    """Things happen in `run`; what does not hold raises Broken. `history` is what happened, for people.
+    """Things happen in `run`; what does not hold raises Broken. `history` is what happened, for people;
+    `diary` is a file that gets it as it happens.
 
     The same seed gives the same things in the same order, however long each of them takes: what comes next is drawn
     from one generator, and what each does from another, `random`, which begins anew with each of them.
@@ -42,6 +43,7 @@ class Turmoil(ABC):
         self.node = node
         self.random = random.Random(seed)
         self.history: list[str] = []
+        self.diary: Path | None = None
         self.counts: dict[str, int] = {}
         self._seed = seed
         self._steps = 0
@@ -96,7 +98,11 @@ class Turmoil(ABC):
 
     def note(self, text: str) -> None:
         """Add a line to the history."""
-        self.history.append(f"{time.monotonic() - self._began:8.2f} {text}")
+        line = f"{time.monotonic() - self._began:8.2f} {text}"
+        self.history.append(line)
+        if self.diary is not None:
+            with open(self.diary, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
 
     def story(self, lines: int = 40) -> str:
         """For a person who wants to know why: what happened last, and the end of each log."""
