@@ -108,9 +108,12 @@ class Rig:
         return sorted(mine)
 
     def holds(self, pod: str, container: str = "c", family: str = "") -> set[str]:
-        """Ids that PodResources says a container has, each once."""
+        """Ids that PodResources says a container has, each once; none while it does not answer."""
         found: list[str] = []
-        for resource, ids in podresources.held().items():
+        held: podresources.Held = {}
+        with contextlib.suppress(grpc.RpcError):
+            held = podresources.held()
+        for resource, ids in held.items():
             if family in ("", resource.rpartition("/")[2]):
                 found += [one for one, owners in ids.items() for owner in owners if owner == f"{pod}/{container}"]
         assert len(found) == len(set(found)), f"listed twice: {found}"
