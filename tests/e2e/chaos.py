@@ -85,7 +85,8 @@ def chaos(given: argparse.Namespace) -> int:
         with stopped(suite, node):
             suite.start()
             node.up()
-            run = Chaos(suite, node, hardware, seed, busy=bool(given.busy), only=given.only)
+            run = Chaos(suite, node, hardware, seed, busy=bool(given.busy))
+            run.only = given.only.split(",") if given.only else ()
             run.diary = folder / "history.txt"
             try:
                 run.start()

@@ -1,4 +1,4 @@
-"""What happens in the chaos, and what must hold all the while. The order is the seed's (support.turmoil)."""
+"""What happens in the chaos: to a real kubelet and its runtime, to the hardware, the configuration, memory and pods."""
 
 from __future__ import annotations
 
@@ -8,54 +8,29 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-import grpc
-from devherd.control import ControlError
-from support import naughty_vendor
-from support.turmoil import Action, Broken, Turmoil
+from support.turmoil import Action
 
-from e2e.chaos_checks import Census, check_log
-from e2e.chaos_pods import Pods, Requests
-from e2e.chaos_site import CARD, EXTRA, EXTRA_RULE, PORT, RULES, SHARED, ChaosSuite, Hardware, KeptKubelet
+from e2e.chaos_calm import FIRST, PODS_MAX, Calm
+from e2e.chaos_pods import Requests
+from e2e.chaos_site import CARD, EXTRA, EXTRA_RULE, PORT, RULES, SHARED
 from e2e.node import DEVICE_PLUGINS, NAME, SOCKET
 from e2e.programs import TookTooLong, wait
 
-CALM = 5.0
-"""Seconds within which the kubelet must know the truth, from when everything that was ended runs again."""
-BACK = 90.0
-"""Seconds for that: kubelets, containerd and supervisord have pauses of their own for what ends again and again."""
-FIRST: tuple[Requests, ...] = ({CARD: 2}, {CARD: 1, PORT: 1}, {SHARED: 3}, {PORT: 1, naughty_vendor.RESOURCE: 1})
 LATER: tuple[Requests, ...] = ({CARD: 1}, {PORT: 1}, {SHARED: 2}, {CARD: 1, SHARED: 1})
-PODS_MAX = 8
 
 
-class Chaos(Turmoil):
-    """A real node's turmoil: `start`, `run` for a while, `finish`."""
+class Chaos(Calm):
+    """A real node to which everything happens; `only`: the names of what may happen, none for everything."""
 
-    node: ChaosSuite
-
-    def __init__(
-        self, suite: ChaosSuite, kubelet: KeptKubelet, hardware: Hardware, seed: int, busy: bool, only: str
-    ) -> None:
-        super().__init__(suite, seed)
-        self.calm_seconds = CALM * (3 if busy else 1)
-        self.kubelet = kubelet
-        self.hardware = hardware
-        self.pods = Pods(kubelet, hardware, may_be_lost=busy)
-        self.census = Census(suite.layout.folder, DEVICE_PLUGINS, suite.expected_fronts)
-        self.calms: list[tuple[float, str]] = []
-        self.registers = 0
-        self._only = only.split(",") if only else []
-        self._extra = False
-        self._calm_before = 0
-        self._checked_lives = 0
-        self._steady: dict[str, str] = {}
+    only: Sequence[str] = ()
 
     def actions(self) -> list[tuple[Action, int]]:
         """What may happen, and how often beside the others."""
         known = {action.__name__: (action, weight) for action, weight in self._all_actions()}
-        return [known[name] for name in self._only] if self._only else list(known.values())
+        return [known[name] for name in self.only] if self.only else list(known.values())
 
     def _all_actions(self) -> list[tuple[Action, int]]:
         return [
@@ -90,138 +65,6 @@ class Chaos(Turmoil):
             *([(self.fill_state, 2), (self.fill_run, 1)] if self.node.disks else []),
             *([(self.squeeze_memory, 2)] if self.node.memory else []),
         ]
-
-    # The run
-
-    def start(self) -> None:
-        """Pods that must live through all of it."""
-        self._wait_back()
-        self.node.wait_registered(CARD, PORT, SHARED)
-        self._wait_truth(30.0)
-        for requests in FIRST:
-            self.pods.add(requests)
-        self._wait_truth(self.calm_seconds)
-        self.start_watching()
-
-    def before_each(self) -> None:
-        """A runtime and a kubelet."""
-        if not self.kubelet.containerd.program.running:
-            self.kubelet.containerd.start()
-        if not self.kubelet.kubelet.running:
-            self.kubelet.kubelet_start()
-
-    def in_between(self) -> None:
-        """On a calm node pods come and go, and each that comes must run; one is looked into."""
-        for requests in FIRST[len(self.pods.held) :]:
-            self._add(requests)
-        if self.pods.held and self.chance():
-            self._turn_over()
-        if self.pods.held:
-            self.pods.look_inside(self.random.choice(sorted(self.pods.held)))
-        self.census.check_growth()
-
-    def _turn_over(self) -> None:
-        name = self.random.choice(sorted(self.pods.held))
-        requests = self.pods.held[name].requests
-        self._steady = {}
-        if len(self.pods.held) > len(FIRST) or self.chance():
-            self.pods.go(name)
-            self.pods.settle()
-        if len(self.pods.held) < PODS_MAX:
-            self._add(requests)
-
-    def _add(self, requests: Requests) -> None:
-        if all(self.pods.free(one) >= count for one, count in requests.items()):
-            self.note(f"a pod comes in peace: {requests}")
-            self.pods.add(requests)
-
-    def finish(self) -> None:
-        """The last look: nothing is left that should not be."""
-        self.calm()
-        self.stop_watching()
-        self._check_logs(last=True)
-
-    # What must hold
-
-    def calm(self) -> None:
-        """Wait until everything runs again, then until the kubelet knows the truth; Broken when it does not."""
-        self.before_each()
-        self._wait_back()
-        seconds = self._wait_truth(self.calm_seconds)
-        self.calms.append((seconds, "; ".join(line.strip() for line in self.history[self._calm_before :])))
-        self.note(f"calm: the truth after {seconds:.2f} s")
-        self._calm_before = len(self.history)
-        self.pods.settle()
-        self._wait_truth(self.calm_seconds)
-        self._check_logs()
-        self.check_processes()
-        self._steady = {f"{one.name}-{NAME}": one.container for one in self.pods.held.values()}
-
-    def _wait_back(self) -> None:
-        def back() -> bool:
-            fronts = {plugin: len(pids) for plugin, pids in self.fronts().items()}
-            return fronts == self.node.expected_fronts and self.node.supervisor.pid is not None
-
-        try:
-            self.kubelet.wait_healthy(BACK)
-            wait(back, BACK, "every front runs")
-        except TookTooLong as problem:
-            raise Broken(f"{problem}; fronts: {self.fronts()}") from None
-
-    def _wait_truth(self, seconds: float) -> float:
-        began = time.monotonic()
-        while True:
-            self.check_processes()
-            why = self.unsettled()
-            took = time.monotonic() - began
-            if not why:
-                return took
-            if took > seconds:
-                raise Broken(f"after {seconds:g} s of calm still: {why}")
-            time.sleep(0.05)
-
-    def unsettled(self) -> str:
-        """What is not as it should be yet. Broken where it can never become right again."""
-        try:
-            allocatable = self.kubelet.allocatable()
-            rows = [row for plugin in self.node.expected_fronts for row in self.node.front(plugin)["resources"]]
-        except (grpc.RpcError, ControlError) as error:
-            return str(error)
-        for resource in (CARD, PORT, SHARED, EXTRA, naughty_vendor.RESOURCE):
-            must, may = self.pods.truth(resource) if resource != EXTRA or self._extra else (frozenset(), frozenset())
-            has = allocatable.get(resource, frozenset())
-            if not must <= has <= must | may:
-                lacks, wrong = self._names(must - has), self._names(has - must - may)
-                return f"{resource}: the kubelet lacks {lacks}, and has {wrong} though it should not"
-        for row in rows:
-            if row["state"] != "registered" and not row["draining"]:
-                return f"{row['name']}: {row['state']} {row.get('error', '')}"
-        return self.pods.unsettled() or self.census.unsettled([row["socket"] for row in rows])
-
-    def _names(self, ids: frozenset[str]) -> list[str]:
-        return sorted(self.hardware.path_of.get(id, id) for id in ids)
-
-    def _check_logs(self, last: bool = False) -> None:
-        """The kubelet's lives that are over; the last one too at the end."""
-        while self._checked_lives < self.kubelet.lives - 1:
-            self._checked_lives += 1
-            path = self.kubelet.life_log(self._checked_lives)
-            self.registers += check_log(path, self._checked_lives not in self.kubelet.frozen_lives)
-        if last:
-            self.registers += check_log(self.kubelet.kubelet.log, self.kubelet.lives not in self.kubelet.frozen_lives)
-
-    def watch(self) -> None:
-        """Never two fronts of a plugin; and pods that nobody touches keep their containers."""
-        super().watch()
-        steady = self._steady
-        pods = self.kubelet.pods() if steady else {}
-        for name, container in steady.items():
-            view = pods.get(name)
-            if self._steady is not steady or view is None or not view.containers:
-                continue
-            now = view.containers["c"]
-            if view.failed or (now.id and now.id != container):
-                self.violated(f"pod {name}: {view.phase} {view.reason} {view.message} {now}, it had {container}")
 
     # What happens: the kubelet and containerd
 
@@ -311,7 +154,7 @@ class Chaos(Turmoil):
     def reboot(self) -> None:
         """From a calm node: what was lost before is not the reboot's."""
         self.calm()
-        self._steady = {}
+        self.steady = {}
         doomed = self.pods.doomed()
         self.note(f"reboot with {len(self.pods.held)} pods, {doomed} have no device any more")
         self.kubelet.kubelet_stop(signal.SIGKILL)
@@ -365,12 +208,12 @@ class Chaos(Turmoil):
 
     def reload(self) -> None:
         """A good configuration: a resource more, or one fewer."""
-        self._extra = not self._extra
-        rules = [*RULES, *([EXTRA_RULE] if self._extra else [])]
+        self.extra = not self.extra
+        rules = [*RULES, *([EXTRA_RULE] if self.extra else [])]
         path = Path(self.node.layout.at("etc", "plugins.d", "generic.yaml"))
         path.write_text(json.dumps({"domain": "example.com", "devices": rules}))
         self.send(self.fronts().get("generic", []), signal.SIGHUP)
-        self.note(f"{EXTRA} is {'in' if self._extra else 'not in'} the configuration")
+        self.note(f"{EXTRA} is {'in' if self.extra else 'not in'} the configuration")
 
     def squeeze_memory(self) -> None:
         """Next to nothing is left, somebody else wants it too, and the kernel ends whom it likes."""
@@ -388,6 +231,6 @@ class Chaos(Turmoil):
         names = sorted(self.pods.held, key=lambda name: self.pods.held[name].born)[len(FIRST) :]
         if names:
             name = self.random.choice(names)
-            self._steady = {pod: id for pod, id in self._steady.items() if pod != f"{name}-{NAME}"}
+            self.steady = {pod: id for pod, id in self.steady.items() if pod != f"{name}-{NAME}"}
             self.note(f"{name} goes")
             self.pods.go(name)
