@@ -119,7 +119,7 @@ def test_supervisord_is_killed(node: Node) -> None:
     after = node.registered()
     assert after["front"] != before["front"]
     assert _pids(after) == _pids(before)
-    fronts = node.machine.text("sh", "-c", "pgrep -fc 'devherd.front --plugin generic'").strip()
+    fronts = node.machine.text("sh", "-c", "pgrep -fc '[d]evherd.front --plugin generic'").strip()
     assert fronts == "1"
 
 
@@ -130,7 +130,7 @@ def test_watcher_hangs(node: Node) -> None:
     node.machine.text("systemctl", "restart", "devherd")
     before = node.registered()
     old = node.machine.text("sh", "-c", _SUPERVISOR).strip()
-    watcher = node.machine.text("sh", "-c", "pgrep -f 'devherd_watcher --config'").split()[0]
+    watcher = node.machine.text("sh", "-c", "pgrep -f '[d]evherd_watcher --config'").split()[0]
     node.machine.text("kill", "-STOP", watcher)
     node.machine.wait(
         lambda: node.machine.run("sh", "-c", _SUPERVISOR).out.strip() not in ("", old), 180, "a new supervisord"

@@ -57,6 +57,18 @@ def install(source: Path, wheels: Path, root: Path) -> None:
     (root / "usr/bin/devherd").write_text(_COMMAND)
     (root / "usr/bin/devherd").chmod(0o755)
     _configuration(source, root)
+    # As a package does it when it is installed. With a prefix Python ignores what the distribution compiled, too.
+    python = [
+        "/usr/lib/devherd/bin/python",
+        "-I",
+        "-X",
+        "pycache_prefix=/var/cache/devherd/pyc",
+        "-m",
+        "compileall",
+        "-q",
+    ]
+    places = ["/usr/lib/devherd/vendored", f"/usr/lib/python{PYTHON}"]
+    subprocess.run(["chroot", str(root), *python, *places], check=False, capture_output=True)
 
 
 def _configuration(source: Path, root: Path) -> None:

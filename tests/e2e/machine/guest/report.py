@@ -15,6 +15,8 @@ from devherd.control import ControlError, ask
 
 PAGE = "http://127.0.0.1:10255/pods"
 EVERYBODYS = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
+PLAIN = "watcher.json"
+"""It is one line of JSON, forgotten with the boot, and has no checksum."""
 STATE = Path("/var/lib/devherd")
 
 
@@ -98,6 +100,8 @@ def _judged(path: Path) -> str:
     head, _, payload = path.read_bytes().partition(b"\n")
     try:
         header = json.loads(head)
+        if path.name == PLAIN:
+            return "ok"
         whole = zlib.crc32(payload[: header["size"]]) == header["checksum"] and len(payload) == header["size"] + 1
     except (ValueError, KeyError, TypeError):
         return "no header"
