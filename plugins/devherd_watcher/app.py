@@ -27,6 +27,8 @@ from devherd_watcher.socketwatch import SocketWatch
 SOCKET = "kubelet.sock"
 RELOOK = 0.05
 """Seconds after an event of supervisord at which its children are looked at once more."""
+AFTERWARDS = 0.3
+"""Seconds after the signals for which nothing else is done: kubelet and fronts need the processors, pods wait."""
 SLOW = 5.0
 """Seconds between looks that rely on no event."""
 SULK = 60.0
@@ -56,6 +58,8 @@ class Watcher:
         self._rounds = self._sent = 0
         self._last: dict[str, Any] = {}
         self._relook: float | None = None
+        self._untold: list[dict[str, Any]] = []
+        self._tell_at: float | None = None
         self._slow = time.monotonic() + SLOW
         self._running = True
         self._signals: set[int] = set()
@@ -100,7 +104,8 @@ class Watcher:
     def _wait(self, wakeup: int) -> set[int]:
         now = time.monotonic()
         care = max(self._care.next(), self._care_from)
-        times = [at for at in (self._relook, self._owner.next_look, self._slow, care) if at is not None]
+        due = (self._relook, self._owner.next_look, self._slow, self._tell_at, care)
+        times = [at for at in due if at is not None]
         timeout = max(0.0, min(times) - now)
         poller = select.poll()
         fds = [
@@ -116,7 +121,7 @@ class Watcher:
     def _kubelet_came(self, noticed_ns: int, why: str) -> None:
         sent = self._fronts.signal(signal.SIGUSR1)
         microseconds = (time.monotonic_ns() - noticed_ns) // 1000
-        self._owner.expect(time.monotonic())
+        self._owner.expect(time.monotonic() + AFTERWARDS)
         self._record(sent, microseconds, why)
 
     def _record(self, sent: Round, microseconds: int, why: str) -> None:
@@ -132,7 +137,10 @@ class Watcher:
             "starting": starting,
         }
         names = ",".join(program.name for program in sent.reached)
-        log.event(logger, "info", "fronts signalled", why=why, fronts=names, milliseconds=microseconds / 1000)
+        # Not yet: a line of the log wakes supervisord.
+        self._untold.append({"why": why, "fronts": names, "milliseconds": microseconds / 1000})
+        if self._tell_at is None:
+            self._tell_at = time.monotonic() + AFTERWARDS
 
     def _receive(self) -> None:
         data = os.read(self._stdin, 65536)
@@ -155,7 +163,14 @@ class Watcher:
         elif event.name.startswith("TICK_"):
             self._notifier.tick()
 
+    def _tell(self) -> None:
+        for round_ in self._untold:
+            log.event(logger, "info", "fronts signalled", **round_)
+        self._untold, self._tell_at = [], None
+
     def _timers(self, now: float) -> None:
+        if self._tell_at is not None and now >= self._tell_at:
+            self._tell()
         if self._relook is not None and now >= self._relook:
             self._relook = None if self._fronts.refresh() else now + RELOOK
         if self._owner.look(now, time.time()) and self._owner.identity is not None:
@@ -276,6 +291,7 @@ class Watcher:
         }
 
     def _close(self) -> None:
+        self._tell()
         self._care.close()
         if self._control is not None:
             self._control.close()

@@ -152,6 +152,7 @@ class Audit:
         self._max_waiting = max_waiting
         self._thread: threading.Thread | None = None
         self._dropped = 0
+        self._held: list[tuple[str, float, dict[str, Any]]] | None = None
         self.noted = 0
         """Events handed over since the start, lost ones included."""
 
@@ -173,12 +174,29 @@ class Audit:
         if self._waiting.qsize() >= self._max_waiting:
             self._dropped += 1
             return
+        if self._held is not None:
+            self._held.append((kind, time.time(), fields))
+            return
         self._waiting.put((kind, time.time(), fields))
         if self._thread is None:
             self._begin()
 
+    def hold(self) -> None:
+        """Keep what is noted from now on until `release`: not even the writing thread is woken."""
+        if self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        """Hand over what was kept."""
+        held, self._held = self._held or [], None
+        for item in held:
+            self._waiting.put(item)
+        if held and self._thread is None:
+            self._begin()
+
     def flush(self, seconds: float) -> bool:
         """Wait until all that was noted is written or lost, `seconds` at most. False: it is not."""
+        self.release()
         if self._thread is None:
             return True
         done = threading.Event()

@@ -286,3 +286,25 @@ def test_two_writers_and_a_reader_at_once_lose_and_mix_nothing(tmp_path: Path) -
     seen += trail.new()
     for name in range(2):
         assert [event["number"] for event in seen if event["name"] == name] == list(range(300))
+
+
+def test_what_is_held_is_written_later_with_its_own_time(tmp_path: Path) -> None:
+    audit = Audit(str(tmp_path), "generic")
+    audit.hold()
+    before = time.time()
+    audit.note("kubelet-up", pid=1)
+    audit.note("registered", resource="a/b")
+    after = time.time()
+    assert kinds(tmp_path) == []
+    audit.release()
+    assert audit.flush(5)
+    assert kinds(tmp_path) == ["kubelet-up", "registered"]
+    assert all(before - 0.001 <= event["time"] <= after + 0.001 for event in read_events(str(tmp_path), Wanted()))
+
+
+def test_a_process_that_ends_keeps_nothing_back(tmp_path: Path) -> None:
+    audit = Audit(str(tmp_path), "generic")
+    audit.hold()
+    audit.note("stopped")
+    assert audit.flush(5)
+    assert kinds(tmp_path) == ["stopped"]

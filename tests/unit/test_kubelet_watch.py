@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import AsyncIterator
 from time import monotonic
 
+import pytest
+from devherd.kubelet.folder import FolderWatch
 from devherd.kubelet.identity import Identity, probe_socket
 from devherd.kubelet.watch import KubeletWatch
 from kubelet_fake import run
@@ -42,6 +44,13 @@ class Node:
         self.life += 1
         self.bind().listen()
         return monotonic()
+
+    def touch(self, name: str) -> None:
+        """A file comes and goes."""
+        path = os.path.join(self.folder, name)
+        with open(path, "w"):
+            pass
+        os.unlink(path)
 
     def die(self) -> None:
         """The process ends; its socket file stays."""
@@ -293,3 +302,51 @@ def test_descriptors_stay_flat() -> None:
             assert max(counts[5:]) <= counts[4] + 1
 
     run(work())
+
+
+def test_once_the_kubelet_is_seen_files_in_its_folder_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakes: list[None] = []
+    readable = FolderWatch._readable
+
+    def counted(self: FolderWatch) -> None:
+        wakes.append(None)
+        readable(self)
+
+    monkeypatch.setattr(FolderWatch, "_readable", counted)
+
+    async def scenario() -> None:
+        async with node() as there:
+            waiting = asyncio.ensure_future(there.watch.listening())
+            await asyncio.sleep(0)
+            there.listen()
+            await asyncio.wait_for(waiting, 5)
+            woken = len(wakes)
+            for number in range(20):
+                # As the kubelet does with its checkpoint, for each list of each plugin.
+                there.touch(f".{number}")
+            await asyncio.sleep(0.1)
+            assert len(wakes) == woken
+            # And armed again for the next one.
+            waiting = asyncio.ensure_future(there.watch.listening())
+            await asyncio.wait_for(waiting, 5)
+            there.die()
+            os.unlink(there.watch.socket_path)
+            waiting = asyncio.ensure_future(there.watch.listening())
+            await asyncio.sleep(0.05)
+            there.listen()
+            assert (await asyncio.wait_for(waiting, 5)).start_time == 2
+
+    run(scenario())
+
+
+def test_a_signal_that_comes_late_is_known_to_be_late() -> None:
+    async def scenario() -> None:
+        async with node() as there:
+            assert not there.watch.knows()
+            there.listen()
+            await asyncio.wait_for(there.watch.listening(), 5)
+            assert there.watch.knows()
+            there.listen()
+            assert not there.watch.knows()
+
+    run(scenario())

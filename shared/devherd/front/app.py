@@ -127,7 +127,7 @@ class Front:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop, number)
-        loop.add_signal_handler(signal.SIGUSR1, self.stations.poke)
+        loop.add_signal_handler(signal.SIGUSR1, self.stations.hint)
         loop.add_signal_handler(signal.SIGHUP, self._reload_due.set)
         # The launcher blocked these, so that none could strike before its handler existed.
         signal.pthread_sigmask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from devherd.audit import Audit
 from devherd.config import Problem
 from devherd.front.counters import Counters
 from devherd.front.kubeletlife import KubeletLife
+from devherd.kubelet.afterwards import AFTERWARDS
 from devherd.kubelet.identity import Identity
 from devherd.kubelet.regstatus import REFUSED, STOPPED, TAKEN, RegistrationStatus
 from devherd.log import event
@@ -56,6 +58,8 @@ class Journal:
     def kubelet_seen(self, identity: Identity) -> None:
         """Another kubelet listens than before."""
         self.counters.kubelets += 1
+        self.audit.hold()
+        asyncio.get_running_loop().call_later(AFTERWARDS, self.audit.release)
         self.kubelet.seen(identity)
 
     def following(self, resource: str) -> Callable[[RegistrationStatus], None]:

@@ -118,8 +118,13 @@ class Stations:
         sweep(self._settings.paths.device_plugins)
         self._watch.start()
 
+    def hint(self) -> None:
+        """SIGUSR1: the kubelet may have come back; look now, unless we saw it come ourselves a moment ago."""
+        if not self._watch.knows():
+            self.poke()
+
     def poke(self) -> None:
-        """SIGUSR1 or an operator: the kubelet may have come back; look now."""
+        """The kubelet may have come back, or an operator wants a look: look now."""
         self._watch.poke()
         for station in self._stations.values():
             station.registration.retry()

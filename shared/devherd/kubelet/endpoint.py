@@ -132,7 +132,7 @@ class Endpoint:
 
     def name(self, layout: str) -> str:
         """Return the same relative to the kubelet's folder, as Register wants it."""
-        return os.path.relpath(self.path(layout), self.device_plugins)
+        return self.path(layout)[len(self.device_plugins) :].lstrip("/")
 
     def intact(self, layout: str) -> bool:
         """Tell whether the kubelet would reach our listening socket."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -28,7 +29,8 @@ def folder_id(path: str) -> FolderId | None:
 class FolderWatch:
     """Watches for one name to appear in a folder, or for the folder to appear below its nearest existing parent.
 
-    Costs nothing while disarmed. Events are hints only; `rearm` puts things right after a missed one.
+    Costs nothing while disarmed. Events are hints only; `rearm` puts things right after a missed one. The instance is
+    kept: closing one waits for the kernel's clean-up for milliseconds, at a moment when the kubelet's pods do not wait.
     """
 
     def __init__(self, folder: str, name: str, on_event: Callable[[], None]) -> None:
@@ -36,34 +38,50 @@ class FolderWatch:
         self._name = name
         self._on_event = on_event
         self._inotify: INotify | None = None
+        self._armed = False
+        self._watches: set[int] = set()
         self._watched = ""
         self._watched_id: FolderId | None = None
         self.problem = ""
 
     def arm(self) -> None:
         """Start watching, in a running event loop; harmless when already armed."""
-        if self._inotify is not None:
+        if self._armed:
             return
-        try:
-            self._inotify = INotify(nonblocking=True)
-        except OSError as error:
-            self._failed(error)
-            return
+        if self._inotify is None:
+            try:
+                self._inotify = INotify(nonblocking=True)
+            except OSError as error:
+                self._failed(error)
+                return
+        self._armed = True
         asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._readable)
         self._place()
 
     def disarm(self) -> None:
         """Stop watching."""
-        if self._inotify is None:
+        if not self._armed:
             return
+        assert self._inotify is not None
+        self._armed = False
         asyncio.get_running_loop().remove_reader(self._inotify.fileno())
-        self._inotify.close()
-        self._inotify = None
+        for watch in self._watches:
+            with contextlib.suppress(OSError):
+                # It has ended by itself where the folder has gone.
+                self._inotify.rm_watch(watch)
+        self._watches.clear()
         self._watched, self._watched_id = "", None
+
+    def close(self) -> None:
+        """Stop watching for good."""
+        self.disarm()
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
 
     def rearm(self) -> None:
         """Watch the right folder again if what is armed is no longer what the path leads to."""
-        if self._inotify is None:
+        if not self._armed:
             return
         if self._watched_id is None or self._watched != self._nearest() or folder_id(self._watched) != self._watched_id:
             self.disarm()
@@ -83,7 +101,7 @@ class FolderWatch:
             if nearest == self._watched and folder_id(nearest) == self._watched_id:
                 return
             try:
-                self._inotify.add_watch(nearest, _INSIDE)
+                self._watches.add(self._inotify.add_watch(nearest, _INSIDE))
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -103,6 +121,8 @@ class FolderWatch:
         wanted = self._name if self._watched == self._folder else self._below(self._watched)
         relevant = lost = False
         for event in self._inotify.read(timeout=0):
+            if event.wd not in self._watches and not event.mask & flags.Q_OVERFLOW:
+                continue  # of a watch that was taken away
             if event.mask & _LOST:
                 lost = True
             elif event.name == wanted:

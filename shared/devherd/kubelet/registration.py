@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from devherd.kubelet import regstatus
+from devherd.kubelet.afterwards import say_later
 from devherd.kubelet.changes import Changes
 from devherd.kubelet.contest import SETTLE, Contest
 from devherd.kubelet.endpoint import Endpoint, EndpointError
@@ -221,7 +222,7 @@ class Registration:
             error="",
             rivals=(),
         )
-        _LOG.info("registered", extra={"fields": {**self._fields(), "ms": round(self.status.duration_ms, 1)}})
+        say_later(_LOG, "registered", **self._fields(), ms=round(self.status.duration_ms, 1))
         confirming = self._confirm(stream)
         try:
             while not await self._changes.until(lambda: self._over(identity), round_pause(self._poll)):

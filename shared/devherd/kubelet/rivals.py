@@ -45,12 +45,17 @@ class Newcomers:
 
     def __init__(self, device_plugins: str) -> None:
         self._folder = device_plugins
-        self._known = self._files()
+        self._known: frozenset[tuple[str, int]] | None = None
 
     def any(self) -> bool:
-        """Look."""
+        """Look. False before anything is remembered."""
         known, self._known = self._known, self._files()
-        return not self._known <= known
+        return known is not None and not self._known <= known
+
+    def remember(self) -> None:
+        """Take what is there now for known, unless something is remembered already."""
+        if self._known is None:
+            self._known = self._files()
 
     def _files(self) -> frozenset[tuple[str, int]]:
         try:

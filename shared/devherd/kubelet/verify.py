@@ -12,7 +12,10 @@ from devherd.kubelet.server import Stream
 from devherd.patience import round_pause
 
 _GATHER = 0.02  # seconds a question waits for others to join
-_FIRST = 0.03  # seconds after a list was sent; the kubelet takes it in on its own time, and there is no acknowledgement
+# Seconds after a list was sent: the kubelet takes it in on its own time, and there is no acknowledgement. Until then
+# other plugins may still be on their way, and need the processors.
+_FIRST = 0.25
+_RETRY = 0.03  # doubled with each different answer
 _MISSES = 6  # questions, over about four seconds, before a different answer counts
 _AGAIN = 30.0  # seconds between checks of what was confirmed, at the same moments for all resources of a process
 _LOOK = 5.0  # seconds between looks whether a socket has come into the kubelet's folder
@@ -98,6 +101,7 @@ class Confirmation:
             if await self._disturbed(stream, pause):
                 pause, misses = _FIRST, 0
                 continue
+            self._newcomers.remember()
             try:
                 shown = await self._verifier.shown(self._resource)
             except PodResourcesError as error:
@@ -113,7 +117,7 @@ class Confirmation:
                 judge(True, "", ())
                 continue
             misses += 1
-            pause = min(_FIRST * 2**misses, _AGAIN)
+            pause = min(_RETRY * 2**misses, _AGAIN)
             if misses >= _MISSES:
                 rivals = self._find()
                 judge(False if shown or rivals else None, _who(len(wanted), len(shown), rivals), rivals)

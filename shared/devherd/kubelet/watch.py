@@ -13,8 +13,10 @@ import os
 from collections.abc import Callable
 from time import monotonic
 
+from devherd.kubelet.afterwards import say_later
 from devherd.kubelet.folder import FolderId, FolderWatch, folder_id
 from devherd.kubelet.identity import Identity, probe_socket
+from devherd.kubelet.urgency import Urgency
 from devherd.patience import round_pause
 
 _LOG = logging.getLogger(__name__)
@@ -45,9 +47,11 @@ class KubeletWatch:
         self.up = False
         self.error = ""
         self.triggered_at = 0.0
+        self._seen_at = 0.0
         self._poll = max(poll, 0.05)
         self._probe = probe
         self._files = FolderWatch(self.folder, name, self.poke)
+        self._urgency = Urgency()
         self._waiters: set[asyncio.Future[Identity]] = set()
         self._on_kubelet: list[Callable[[Identity], None]] = []
         self._on_folder: list[Callable[[], None]] = []
@@ -76,7 +80,8 @@ class KubeletWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        self._files.disarm()
+        self._files.close()
+        self._urgency.end()
         for waiter in self._waiters:
             waiter.cancel()
         self._waiters.clear()
@@ -86,6 +91,10 @@ class KubeletWatch:
         self._due = True
         self._restart_burst()
         self._rouse()
+
+    def knows(self) -> bool:
+        """Whether the kubelet behind the present socket file was seen a moment ago: one who says so now is late."""
+        return self.up and monotonic() - self._seen_at < _EAGER and self._file() == self._seen_file
 
     def probe_now(self) -> Identity | None:
         """Look once, right now, and tell subscribers if somebody new listens."""
@@ -111,6 +120,7 @@ class KubeletWatch:
         """Wait until somebody accepts connections; the look is made after this call, not remembered from before."""
         waiter: asyncio.Future[Identity] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
+        self._urgency.begin()
         self._files.arm()
         if len(self._waiters) == 1:
             self._restart_burst()
@@ -172,17 +182,20 @@ class KubeletWatch:
         return (status.st_dev, status.st_ino, status.st_ctime_ns)
 
     def _seen(self, identity: Identity) -> None:
-        self.up, self.error = True, ""
+        self.up, self.error, self._seen_at = True, "", monotonic()
         if identity != self.current:
             self.triggered_at = self._appeared()
             self.current = identity
-            _LOG.info("the kubelet listens", extra={"fields": {"pid": identity.pid, "socket": self.socket_path}})
             for callback in tuple(self._on_kubelet):
                 callback(identity)
+            say_later(_LOG, "the kubelet listens", pid=identity.pid, socket=self.socket_path)
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(identity)
+        # At once: each list that the kubelet takes in makes two files here, and would wake us twice.
+        self._files.disarm()
+        self._urgency.end_soon()
 
     def _appeared(self) -> float:
         """When this kubelet's socket file came: when it was first seen, or after the last look that saw another."""
