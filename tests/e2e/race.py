@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from e2e import binaries, sandbox
 from e2e.chaos_memory import MemoryGroup
@@ -108,22 +109,29 @@ def _control_plane() -> dict[str, Path]:
 def race(cells: list[Cell], given: argparse.Namespace) -> int:
     """Inside the sandbox: every cell, then the report."""
     results: list[Result] = []
+    about: dict[str, Any] = {}
     start = time.monotonic()
     for kind in ("alone", "cluster"):
         mine = [cell for cell in cells if (cell.pods == "API") == (kind == "cluster")]
         if mine:
             node = RealNode(given.folder / kind, given.kubelet, cluster=_control_plane() if kind == "cluster" else None)
             try:
-                results += [_run(node, cell, max(1, round(cell.trials * given.scale))) for cell in mine]
+                for cell in mine:
+                    results.append(_run(node, cell, max(1, round(cell.trials * given.scale))))
+                    # After each, so that a run that is broken off leaves what it has.
+                    about = machine(given.kubelet, time.monotonic() - start)
+                    _keep(results, about, given.out)
             finally:
                 node.down()
-    about = machine(given.kubelet, time.monotonic() - start)
     print(table(results, about), flush=True)
-    if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "race.json").write_text(json.dumps(document(results, about), indent=1) + "\n")
-        (given.out / "race.svg").write_text(plot(results))
     return 1 if any(result.lost for result in results if result.setup != NINE) else 0
+
+
+def _keep(results: list[Result], about: dict[str, Any], folder: Path | None) -> None:
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "race.json").write_text(json.dumps(document(results, about), indent=1) + "\n")
+        (folder / "race.svg").write_text(plot(results))
 
 
 def _run(node: RealNode, cell: Cell, trials: int) -> Result:
