@@ -125,10 +125,21 @@ def test_no_pause_is_ever_longer_than_the_longest(lives: list[float], failures: 
     assert backoff.failed() <= 300.0
 
 
+def test_a_front_that_was_never_heard_is_given_time_to_start() -> None:
+    """Seen on an emulated machine: started fronts were killed after a minute, for ever."""
+    pulse = Pulse()
+    for now in range(100, 161, 10):
+        pulse.fronts({1}, float(now), 10.0)
+    assert pulse.silent(160.0, 60.0).pids == ()
+    assert pulse.silent(399.0, 60.0).pids == ()
+    assert pulse.silent(400.0, 60.0).pids == (1,)
+
+
 def test_silence_counts_from_the_last_sign_of_life_and_a_machine_that_slept_is_no_silence() -> None:
     pulse = Pulse()
     pulse.fronts({1, 2}, 100.0, 10.0)
     pulse.answered(1, 100.0)
+    pulse.answered(2, 100.0)
     pulse.fronts({1, 2}, 110.0, 10.0)
     pulse.answered(1, 110.0)
     pulse.failed(2, "no answer in time")
@@ -142,6 +153,7 @@ def test_silence_counts_from_the_last_sign_of_life_and_a_machine_that_slept_is_n
     pulse.fronts({1, 2}, 3730.0, 10.0)
     assert pulse.silent(3730.0, 15.0).pids == ()
     pulse.fronts({3}, 3740.0, 10.0)
+    pulse.answered(3, 3740.0)
     assert pulse.silent(3800.0, 15.0) == ((3,), 1)
     assert not pulse.silent(3800.0, 15.0).all
 
