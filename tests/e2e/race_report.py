@@ -73,6 +73,7 @@ def summary(result: Result) -> dict[str, Any]:
         "pods": sum(trial.pods for trial in result.trials),
         "lost": result.lost,
         "known_ms": {"p50": rank(known, 0.5), "p99": rank(known, 0.99), "max": known[-1]},
+        "saved_ms": {"p50": rank(sorted(one.saved for one in result.trials), 0.5)},
         "margin_ms": {"min": margins[0], "p1": rank(margins, 0.01), "p50": rank(margins, 0.5)},
         "fronts_cpu_ms": round(median(spent), 1),
         "watcher_cpu_ms": round(median(one.cpu["watcher"] for one in result.trials), 1),

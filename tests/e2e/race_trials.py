@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -14,19 +15,24 @@ from e2e.programs import wait
 from e2e.race_site import Others, Site
 
 _SERVES = "Starting device plugin registration server"
+_TAKEN_IN = re.compile(r'"State pushed for device plugin" resource="([^"]+)"')
 _QUIET = 1.2
 """Seconds without a look at anything, so that looking takes nothing from the race."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Times in milliseconds after the kubelet's socket came. `margin` is the first pod's time minus `known`.
+    """Times in milliseconds after the kubelet began to open its socket. `margin` is the first pod's time minus `known`.
+
+    `known` is when it took in the last resource's list, from where on it admits pods; `saved` when it also had written
+    its checkpoint for the last time, which no pod waits for.
 
     `cpu` maps program -> milliseconds of processor time from the kubelet's start until things are quiet, `faults` the
     pages that fronts had to read from disk; `others` is the share of the machine that others used.
     """
 
     known: float
+    saved: float
     resources: dict[str, float]
     first_pod: float
     lost: list[str]
@@ -90,11 +96,13 @@ class _Measured:
         if running:
             lost += site.look_inside(running[number % len(running)])
         start = next(at for at, text in log.lines() if _SERVES in text)
-        known = {name: round((at - start) * 1000, 2) for name, at in log.known().items()}
+        known = {name: round((at - start) * 1000, 2) for name, at in _taken_in(log).items()}
+        saved = {name: round((at - start) * 1000, 2) for name, at in log.known().items()}
         first = log.first_pod()
         assert first is not None
         return Trial(
             known=max(known.get(one, float("inf")) for one in site.resources),
+            saved=max(saved.values()),
             resources=known,
             first_pod=round((first - start) * 1000, 2),
             lost=lost,
@@ -107,6 +115,14 @@ class _Measured:
     def _over(self) -> KubeletLog | None:
         log = self._site.node.log()
         return log if log.first_pod() is not None and set(self._site.resources) <= set(log.known()) else None
+
+
+def _taken_in(log: KubeletLog) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for at, text in log.lines():
+        if match := _TAKEN_IN.search(text):
+            found.setdefault(match[1], at)
+    return found
 
 
 def _cpu(pids: dict[str, int]) -> dict[str, int]:
