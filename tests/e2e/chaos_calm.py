@@ -55,7 +55,10 @@ class Calm(Turmoil):
         self.start_watching()
 
     def before_each(self) -> None:
-        """A runtime and a kubelet."""
+        """A runtime, a kubelet and devherd's service: systemd starts again what ended, whoever ended it."""
+        if self.node.supervisor.pid is None:
+            self.note("supervisord had ended")
+            self.node.supervisor.start()
         if not self.kubelet.containerd.program.running:
             self.kubelet.containerd.start()
         if not self.kubelet.kubelet.running:
@@ -110,8 +113,9 @@ class Calm(Turmoil):
 
     def _wait_back(self) -> None:
         def back() -> bool:
+            self.before_each()
             fronts = {plugin: len(pids) for plugin, pids in self.fronts().items()}
-            return fronts == self.node.expected_fronts and self.node.supervisor.pid is not None
+            return fronts == self.node.expected_fronts
 
         try:
             self.kubelet.wait_healthy(BACK)
