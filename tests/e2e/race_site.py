@@ -59,6 +59,7 @@ class Site:
         self._memory = memory
         self.pods: dict[str, frozenset[str]] = {}
         """Pod's name -> resources it must have a device of."""
+        self._inside: dict[str, set[str]] = {}
         self._got: dict[str, frozenset[str]] = {}
 
     def __enter__(self) -> Site:
@@ -103,14 +104,15 @@ class Site:
         document = shapes.manifest(name, containers, **more)
         parts = [*containers, *more.get("init", [])]
         wanted = frozenset(one for part in parts for one in part["resources"]["limits"])
+        name_there = name if api else f"{name}-{NAME}"
+        self.pods[name_there] = wanted
+        self._inside[name_there] = set(containers[0]["resources"]["limits"])
         if api:
             assert self.node.cluster is not None
             document["spec"]["nodeName"] = NAME
             self.node.cluster.apply(document)
-            self.pods[name] = wanted
         else:
             self.node.static_document(document)
-            self.pods[f"{name}-{NAME}"] = wanted
 
     def wait_settled(self, timeout: float = 180.0) -> None:
         """Wait until the kubelet has decided about each pod, and each is as it should be or lost."""
@@ -153,12 +155,12 @@ class Site:
         return problems
 
     def look_inside(self, name: str) -> list[str]:
-        """What is wrong with the device nodes in a running pod's container."""
+        """What is wrong with the device nodes in a running pod's container; an init container's are no longer there."""
         nodes = self.node.look(name).nodes
         mine = {path: number for path, number in nodes.items() if path.split("/")[2] in self.families}
         wrong = [f"{name}: {path} is {number}" for path, number in mine.items() if number != self.devices.number(path)]
         seen = {resource(path.split("/")[2]) for path in mine}
-        return wrong + ([f"{name}: sees devices of {sorted(seen)}"] if seen != self.pods[name] else [])
+        return wrong + ([f"{name}: sees devices of {sorted(seen)}"] if seen != self._inside[name] else [])
 
     # What disturbs
 

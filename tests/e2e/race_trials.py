@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from e2e.kubelog import KubeletLog
-from e2e.programs import wait
+from e2e.programs import TookTooLong, wait
 from e2e.race_site import Others, Site
 
 _SERVES = "Starting device plugin registration server"
 _TAKEN_IN = re.compile(r'"State pushed for device plugin" resource="([^"]+)"')
+_TRIES = 5
 _QUIET = 1.2
 """Seconds without a look at anything, so that looking takes nothing from the race."""
 
@@ -55,6 +56,12 @@ def reboot(site: Site, number: int, disturb: Callable[[], object]) -> Trial:
         disturb()
         measured.begin()
 
+    site.node.kubelet_stop(signal.SIGKILL)
+    for _ in range(_TRIES):
+        # A busy containerd may miss a kill.
+        with contextlib.suppress(TookTooLong):
+            site.node.containerd.containers_gone()
+            break
     site.node.reboot(before)
     return measured.end(number)
 
