@@ -211,7 +211,12 @@ def test_ctrl_c_ends_a_run_with_0_whenever_it_comes(base: Path) -> None:
 
 
 def test_ctrl_c_while_modules_are_loaded_is_no_traceback(base: Path) -> None:
-    code = "import devherd.cli.main as m, os, signal\nwith m._quiet(): os.kill(os.getpid(), signal.SIGINT)"
+    code = (
+        "import devherd.cli.main as m, os, signal\n"
+        # A shell that starts jobs in the background has them ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "with m._quiet(): os.kill(os.getpid(), signal.SIGINT)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
