@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -376,3 +378,11 @@ def test_a_vendor_that_is_not_allow_listed_is_not_loaded(tmp_path: Path) -> None
         node.front = None
         assert "vendors" in Path(node.log).read_text(encoding="utf-8")
     assert not marker.exists()
+
+
+def test_a_front_of_another_name_than_its_manifest_does_not_start(node: FrontNode) -> None:
+    command = [sys.executable, "-I", "-m", "devherd.front", "--plugin", "other", "--manifest"]
+    more = ["devherd_generic.manifest:MANIFEST", "--config", node.config_path]
+    done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "is the plugin 'generic', not 'other'" in done.stderr

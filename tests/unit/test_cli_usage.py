@@ -50,6 +50,8 @@ def run(capsys: pytest.CaptureFixture[str], stubbed: Stub, *arguments: str) -> t
         ["run", "--simulate", "--name", "../x"],
         ["run", "--simulate", "--name", "x" * 200],
         ["run", "--simulate", "--name", ""],
+        ["simulate", "--name", "x"],
+        ["simulate", "--name", "x", "pods"],
         ["run", "--simulate", "--once", "--keep"],
         ["run", "--simulate", "--instance", "foo"],
         ["run", "--simulate", "--config", "/etc/x.yaml"],

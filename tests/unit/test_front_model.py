@@ -9,7 +9,7 @@ from devherd.health.engine import HealthEngine
 from devherd.ledger import Ledger
 from devherd.settings import Settings
 from devherd.tenancy import Tenancy
-from devherd.values import Device, Inventory, Parts, Resource
+from devherd.values import Clears, Device, Evidence, Inventory, Parts, Resource
 
 NAME = "vendor.example/gpu"
 
@@ -62,3 +62,15 @@ def test_only_what_was_named_is_parked() -> None:
 def test_a_wish_that_is_none_is_refused(names: object) -> None:
     with pytest.raises(ValueError, match="list of device ids"):
         wish_from({"op": "detach", "names": names}, "boot")
+
+
+def test_after_a_reset_by_hand_only_what_was_detached_is_taken_for_reset() -> None:
+    made = model_of(0, "")
+    thing = "pci:0000:01:00.0"
+    made.observe([Evidence(thing, "ecc", True, "bad", clears=Clears.RESET)], 1.0, 1.0)
+    made.rebuild(1.0, 1.0)
+    made.was_reset(2.0)
+    assert made.health.needs_reset() == (thing,), "nothing was detached"
+    made.detached = Wish()
+    made.was_reset(2.0)
+    assert made.health.needs_reset() == ()

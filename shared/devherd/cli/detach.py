@@ -44,13 +44,16 @@ def detach(app: App, what: tuple[str, ...], reason: str) -> int:
 
 @click.command()
 @click.argument("plugin")
+@click.option(
+    "--after-reset", is_flag=True, help="What was detached was reset: faults that only a reset ends are over."
+)
 @common
-def attach(app: App, plugin: str) -> int:
+def attach(app: App, plugin: str, after_reset: bool) -> int:
     """Have a plugin take its driver back after `devherd detach`."""
     known = sockets(app.place.run)
     if plugin not in known:
         raise Fault(f"there is no plugin {plugin!r}", f"There are: {listing(sorted(known))}.", code=USAGE)
-    ask_one(known[plugin], {"op": "attach", "by": getpass.getuser()})
+    ask_one(known[plugin], {"op": "attach", "by": getpass.getuser(), "after_reset": after_reset})
     if app.out.as_json:
         app.out.document({"plugin": plugin, "detached": False})
     else:

@@ -40,7 +40,11 @@ def simulate(context: click.Context, capture: str | None, name: str | None, as_j
     if context.invoked_subcommand is not None:
         if capture:
             raise Fault("--from starts a simulation; it goes with no command", code=USAGE)
+        if name:
+            raise Fault("--name goes with --from", "To choose a running one: --instance NAME.", code=USAGE)
         return None
+    if name and not capture:
+        raise Fault("--name goes with --from", "Or start one: devherd run --simulate --name NAME.", code=USAGE)
     if not capture:
         click.echo(context.get_help())
         return USAGE

@@ -166,6 +166,8 @@ class Front:
         except ValueError as problem:
             return {"error": str(problem)}
         self.journal.note(str(request["op"]), names=list(request.get("names") or []), by=str(request.get("by", "")))
+        if request.get("after_reset") is True:
+            self.model.was_reset(time.monotonic())
         self.model.detached = wish
         self.saved.keep_detached(self.writer, wish)
         await self._publish()

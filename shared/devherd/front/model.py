@@ -17,6 +17,7 @@ from devherd.settings import Settings
 from devherd.snapshot import CONFLICT, GONE, STALE, Remembered, build, expire
 from devherd.tenancy import Tenancy
 from devherd.values import (
+    Clears,
     Device,
     Evidence,
     Inventory,
@@ -251,6 +252,14 @@ class Model:
             for id in sorted(self.tenancy.held(board.name))
             if self.detached is None or self.detached.means(id, board.known(id))
         ]
+
+    def was_reset(self, now: float) -> None:
+        """An operator reset what was detached: what only a reset ends is over, if a look finds it good."""
+        for board in self.boards.values():
+            for id, device in board.found.items():
+                if self.detached is not None and self.detached.means(id, device):
+                    for thing in device.things:
+                        self.health.clear(thing, Clears.RESET, now)
 
     def release(self, now: float) -> list[tuple[str, str]]:
         """Ids that nobody holds any more, once each; their answers are forgotten."""

@@ -34,6 +34,12 @@ def run(plugin: str, reference: str, path: str, probe: Spawned | None) -> int:
             print(f"devherd.front: {refused}", file=sys.stderr)
             return 1
     manifest: Manifest = load_object(reference)
+    if manifest.name != plugin:
+        # Its configuration, sockets and state go by the manifest's name: under another one it would be somebody else.
+        print(
+            f"devherd.front: {reference} is the plugin {manifest.name!r}, not {plugin!r}: name it so", file=sys.stderr
+        )
+        return 2
     file = ConfigurationFile(path, manifest)
     configuration = file.read(None)
     setup(configuration.settings.log, plugin)

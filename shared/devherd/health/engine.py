@@ -339,7 +339,7 @@ class HealthEngine:
         return recovered and (not record.faults or now - heard > FORGET_AFTER)
 
     def _explain(self, thing: str, record: _Thing, fault: Fault, now: float) -> str:
-        what = fault.reason if fault.reason == fault.kind else f"{fault.kind}: {fault.reason}"
+        what = fault.reason if fault.kind in fault.reason.split() else f"{fault.kind}: {fault.reason}"
         if fault.mass:
             return f"{what}; seen on too many devices at once to be this one's fault"
         if not fault.active:

@@ -144,10 +144,11 @@ class Node:
         self._save()
 
     def heal_device(self, path: str) -> None:
-        """A broken device comes back, in the slot it had."""
+        """A broken device comes back, in the slot it had; where that was given away, in the lowest free one."""
         device = self._at(path, present=False)
         if path in self.present():
-            raise NodeError(f"{path} belongs to another device by now")
+            taken = {d.slot for d in self._state.devices if d.present and d.group == device.group}
+            device.slot = next(slot for slot in range(self._group(device).count) if slot not in taken)
         device.present = True
         self._write_table()
         self._appear(device)
