@@ -123,7 +123,9 @@ def test_fact_01_a_gpu_with_a_transient_xid_comes_back_and_a_proven_bad_one_does
     eight.until(lambda: eight.status()["counters"]["scans"] >= scans + 2, what="scans by the new probe")
     assert eight.bad() == {eight.uuid(2)}
     eight.end_front(signal.SIGKILL)
-    eight.start_front()
+    pid = eight.start_front()
+    # The kubelet's count is as before, and may be of before.
+    eight.until(lambda: eight.status()["pid"] == pid and eight.resource(GPU)["state"] == "registered", timeout=20)
     eight.kubelet.client.wait_resource(GPU, allocatable=7, timeout=20)
     row = eight.rows()[eight.uuid(2)]
     assert "(Xid 79)" in row["reason"]
