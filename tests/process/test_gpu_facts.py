@@ -34,6 +34,7 @@ FACTS = {
     ),
     4: (
         "a dropped stream is never noticed, or ends the process",
+        "process/test_gpu_streams::test_fact_04_a_dropped_stream_is_opened_again",
         "process/test_situation_kubelet::test_stream_cancelled_by_a_living_kubelet",
         "process/test_situation_kubelet::test_ok_without_a_stream_is_registered_again",
     ),
@@ -47,6 +48,7 @@ FACTS = {
     ),
     7: (
         "AMD: a kubelet restart ends the process; NUMA -1 is sent; an unknown id gets /dev/kfd",
+        "process/test_gpu_streams::test_fact_07_kubelet_restarts_end_no_process",
         "process/test_front::test_a_kubelet_restart_costs_one_register_call_and_no_pod",
         "process/test_gpu_amd_runs::test_a_lost_gpu_is_that_gpu_only_before_and_after_a_kubelet_restart",
         "unit/test_gpu_amd::test_an_unknown_numa_node_is_unset",
@@ -61,7 +63,7 @@ FACTS = {
     9: (
         "nobody says why a device is Unhealthy, and nobody has metrics or health over HTTP",
         "process/test_gpu_nvidia_runs::test_explain_gpu_says_of_every_gpu_where_it_is_and_why",
-        "process/test_gpu_intel_runs::test_heat_takes_all_shares_of_that_card_and_no_other",
+        "process/test_exporter_runs::test_what_happens_on_the_node_shows_in_its_figures",
     ),
     10: (
         "speed and memory are no lead of ours: they stay within bounds (figures: docs/benchmarks.md)",
