@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench import allocate, fault, idle, memory, prefer, register, size, upgrade
+from bench import allocate, fault, gpu, idle, memory, prefer, register, size, upgrade
 from bench.figure import Figure
 from bench.quiet import Quiet
 
@@ -21,4 +21,5 @@ CASES: dict[str, Case] = {
     "devices": size.measure_devices,
     "allocate": allocate.measure,
     "prefer": prefer.measure,
+    "gpu": gpu.measure,
 }

@@ -32,7 +32,7 @@ def measure(quiet: Quiet) -> list[Figure]:
         node.up(allocatable=COUNT, resource=RESOURCE)
         ids = [row["id"] for row in node.ask("devices", resource=RESOURCE)["devices"]]
         with PluginSocket(socket_of(node, RESOURCE)) as plugin:
-            found = quiet.rounds(2, lambda: list(_asked(plugin, ids)))
+            found = quiet.rounds(2, lambda: list(asked(plugin, ids)))
     wrong = sum(not right for _, right in found)
     figure = latency(
         "prefer.64",
@@ -45,7 +45,7 @@ def measure(quiet: Quiet) -> list[Figure]:
     return [figure if not wrong else Figure(**{**figure.__dict__, "met": False})]
 
 
-def _asked(plugin: PluginSocket, ids: list[str]) -> Iterator[tuple[float, bool]]:
+def asked(plugin: PluginSocket, ids: list[str]) -> Iterator[tuple[float, bool]]:
     """Seconds of each question, and whether the answer was one."""
     from devherd.api import deviceplugin_v1beta1_pb2 as pb
 

@@ -22,6 +22,11 @@ def private(pid: int) -> int:
     return found["Private_Clean"] + found["Private_Dirty"] + found.get("Private_Hugetlb", 0)
 
 
+def rss(pid: int) -> int:
+    """Bytes of this process that are in memory, shared ones counted whole."""
+    return _rollup(pid)["Rss"]
+
+
 def pss(pid: int) -> int:
     """Bytes of this process, those that several use divided among them."""
     return _rollup(pid)["Pss"]
