@@ -28,7 +28,9 @@ FACTS = {
         "process/test_gpu_nvidia_sick.py::test_fact_03_an_xid_of_a_mig_instance_lowers_the_shares_of_that_instance_only",
         "process/test_gpu_intel_runs.py::test_heat_takes_all_shares_of_that_card_and_no_other",
     ),
-    4: ("process/test_situation_kubelet.py::test_stream_cancelled_by_a_living_kubelet",),  # a dropped stream is never noticed
+    4: (  # a dropped stream is never noticed
+        "process/test_situation_kubelet.py::test_stream_cancelled_by_a_living_kubelet",
+    ),
     5: (  # the first change after a kubelet restart is swallowed and stops the new server
         "process/test_gpu_intel_runs.py::test_changes_after_a_kubelet_restart_reach_the_kubelet_each_time",
     ),
@@ -38,7 +40,7 @@ FACTS = {
     7: (  # every kubelet restart ends the process; NUMA node -1; an unknown id gets half an answer
         "process/test_front.py::test_a_kubelet_restart_costs_one_register_call_and_no_pod",
         "unit/test_gpu_amd.py::test_an_unknown_numa_node_is_unset",
-        "process/test_front_bad_input.py::test_the_pods_status_shows_why_an_id_was_refused",
+        "process/test_situation_host.py::test_an_unhealthy_or_unknown_id_is_refused_shortly",
     ),
     8: (  # preferred allocation takes seconds
         "unit/test_gpu_amd.py::test_any_size_of_64_partitions_is_answered_at_once",
