@@ -21,7 +21,7 @@ STARTS, RESTARTS, ALLOCATES = (2, 5), (3, 8), (3, 200)
 
 @dataclass(frozen=True)
 class Kind:
-    """A plugin, its simulated node, and a second one with 64 devices that are near to one another or not."""
+    """A plugin, its simulated node, and a second one with 64 partitions or shares."""
 
     vendor: str
     resource: str
