@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-from devherd.control import ControlError, ask
+from devherd.control import ControlDown, ControlError, ask
 from devherd.sim.kubelet_process import SimKubelet
 from devherd.sim.node import Node
 from devherd.sim.nodespec import NodeSpec
@@ -53,6 +53,7 @@ class FrontNode:
         self.node = Node.build(msgspec.convert(spec, NodeSpec), f"{self.folder}/node")
         self.kubelet = self.another_kubelet()
         self.front: subprocess.Popen[bytes] | None = None
+        self._heard = 0
         self.log = f"{self.folder}/front.log"
         own = {name: f"{self.folder}/{name}" for name in ("etc", "run", "state", "log", "cache")}
         for folder in own.values():
@@ -136,8 +137,19 @@ class FrontNode:
         self.kubelet.client.wait_resource(resource, timeout=20, **wanted)
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Ask the front's control socket."""
-        return ask(f"{self.folder}/run/{self.plugin}.control.sock", {"op": op, **fields}, timeout=5.0)
+        """Ask the front's control socket. One that was just started is given the time to open it."""
+        end = time.monotonic() + 20.0
+        while True:
+            try:
+                reply = ask(f"{self.folder}/run/{self.plugin}.control.sock", {"op": op, **fields}, timeout=5.0)
+            except ControlDown:
+                starting = self.front is not None and self.front.poll() is None and self.front.pid != self._heard
+                if not starting or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+                continue
+            self._heard = self.front.pid if self.front is not None else 0
+            return reply
 
     def status(self) -> dict[str, Any]:
         """The front's status document."""

@@ -110,7 +110,7 @@ def test_reboot_numbers_what_is_left_from_zero(node: Node) -> None:
 def test_a_device_whose_number_was_given_away_comes_back_with_the_lowest_free_one(node: Node) -> None:
     node.break_device("/dev/x/x0")
     node.reboot()
-    node.heal_device("/dev/x/x0")
+    assert node.heal_device("/dev/x/x0") == "/dev/x/x3"
     assert node.present() == ["/dev/x/x3", "/dev/x/x0", "/dev/x/x1", "/dev/x/x2", "/dev/plain"]
     assert node.hardware("/dev/x/x3") == "/devices/pci0000:00/0000:00:00.0"
     assert node.hardware("/dev/x/x0") == "/devices/pci0000:00/0000:00:01.0"

@@ -53,11 +53,13 @@ def attach(app: App, plugin: str, after_reset: bool) -> int:
     known = sockets(app.place.run)
     if plugin not in known:
         raise Fault(f"there is no plugin {plugin!r}", f"There are: {listing(sorted(known))}.", code=USAGE)
-    ask_one(known[plugin], {"op": "attach", "by": getpass.getuser(), "after_reset": after_reset})
+    reply = ask_one(known[plugin], {"op": "attach", "by": getpass.getuser(), "after_reset": after_reset})
     if app.out.as_json:
-        app.out.document({"plugin": plugin, "detached": False})
-    else:
+        app.out.document({"plugin": plugin, "detached": False, "was_detached": bool(reply.get("was_detached"))})
+    elif reply.get("was_detached"):
         app.out.say(f"{plugin} looks at its hardware again", GOOD)
+    else:
+        app.out.say(f"{plugin} was not detached: nothing has changed", QUIET)
     return OK
 
 

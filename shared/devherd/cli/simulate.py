@@ -179,7 +179,18 @@ def break_(app: App, device: str) -> int:
 @common
 def heal(app: App, device: str) -> int:
     """A broken device comes back."""
-    return _hardware(app, f"{device} is back", "heal", device=device)
+    reply = Link.to(app.place).runner("heal", device=device)
+    if app.out.as_json:
+        app.out.document(reply)
+        return OK
+    now = str(reply.get("device") or device)
+    app.out.say(
+        f"{device} is back" + (f" as {now}: its number belongs to another device by now" if now != device else "")
+    )
+    app.out.say(
+        "It counts as healthy once it was fine for health.recover (10 s by default): devherd explain " + now, QUIET
+    )
+    return OK
 
 
 @simulate.command()

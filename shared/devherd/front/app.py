@@ -166,7 +166,8 @@ class Front:
         except ValueError as problem:
             return {"error": str(problem)}
         self.journal.note(str(request["op"]), names=list(request.get("names") or []), by=str(request.get("by", "")))
-        if request.get("after_reset") is True:
+        before = self.model.detached
+        if wish is None and request.get("after_reset") is True:
             self.model.was_reset(time.monotonic())
         self.model.detached = wish
         self.saved.keep_detached(self.writer, wish)
@@ -174,7 +175,7 @@ class Front:
         if wish is None:
             self.probe.attach()
             self._hint.set()
-            return {"ok": True}
+            return {"ok": True, "was_detached": before is not None}
         await self.probe.detach()
         return {"ok": True, "in_use": self.model.holders()}
 

@@ -256,7 +256,7 @@ class Model:
     def was_reset(self, now: float) -> None:
         """An operator reset what was detached: what only a reset ends is over, if a look finds it good."""
         for board in self.boards.values():
-            for id, device in board.found.items():
+            for id, device in {**board.lost, **board.found}.items():
                 if self.detached is not None and self.detached.means(id, device):
                     for thing in device.things:
                         self.health.clear(thing, Clears.RESET, now)

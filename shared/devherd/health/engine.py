@@ -339,7 +339,7 @@ class HealthEngine:
         return recovered and (not record.faults or now - heard > FORGET_AFTER)
 
     def _explain(self, thing: str, record: _Thing, fault: Fault, now: float) -> str:
-        what = fault.reason if fault.kind in fault.reason.split() else f"{fault.kind}: {fault.reason}"
+        what = fault.reason if fault.reason == fault.kind else f"{fault.kind}: {fault.reason}"
         if fault.mass:
             return f"{what}; seen on too many devices at once to be this one's fault"
         if not fault.active:
@@ -352,7 +352,7 @@ class HealthEngine:
         over = fault.over_at(self._hold_off(record), self._settings.hold_off_max, record.seen)
         if over < _NEVER:
             relapses = f" (relapses: {record.relapses})" if record.relapses else ""
-            return f"{what}; good again, Healthy in {max(0.0, over - now):.0f} s{relapses}"
+            return f"good again, Healthy in {max(0.0, over - now):.0f} s{relapses}; it was: {fault.reason}"
         return f"{what}; ends by: {fault.clears.value}"
 
 

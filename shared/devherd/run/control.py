@@ -68,10 +68,11 @@ class RunControl:
         node = instance.node
         if node is None:
             raise ValueError("this instance has no simulated node; its devices are the machine's own")
+        more: dict[str, Any] = {}
         if op == "break":
             node.break_device(_text(request, "device"))
         elif op == "heal":
-            node.heal_device(_text(request, "device"))
+            more["device"] = node.heal_device(_text(request, "device"))
         elif op == "renumber":
             moves = request.get("moves")
             if not isinstance(moves, dict) or not all(isinstance(new, str) for new in moves.values()):
@@ -83,7 +84,13 @@ class RunControl:
                 raise ValueError('"options" must be an object, and the node a simulated one')
             node.alter(_text(request, "plugin"), options)
         hardware = node.hardware_options() if isinstance(node, Node) else {}
-        return {"node": node.spec.name, "present": node.present(), "absent": node.absent(), "hardware": hardware}
+        return {
+            "node": node.spec.name,
+            "present": node.present(),
+            "absent": node.absent(),
+            "hardware": hardware,
+            **more,
+        }
 
     def _kubelet(self, action: str, request: Request) -> Reply:
         if action not in KUBELET_ACTIONS:

@@ -143,8 +143,11 @@ class Node:
         self._write_table()
         self._save()
 
-    def heal_device(self, path: str) -> None:
-        """A broken device comes back, in the slot it had; where that was given away, in the lowest free one."""
+    def heal_device(self, path: str) -> str:
+        """A broken device comes back, in the slot it had; where that was given away, in the lowest free one.
+
+        Returns the path it has now.
+        """
         device = self._at(path, present=False)
         if path in self.present():
             taken = {d.slot for d in self._state.devices if d.present and d.group == device.group}
@@ -153,6 +156,7 @@ class Node:
         self._write_table()
         self._appear(device)
         self._save()
+        return self._group(device).node_path(device.slot)
 
     def renumber(self, moves: dict[str, str]) -> None:
         """Devices change slots, all at once: `{"/dev/x5": "/dev/x4"}` makes x4 what was x5. Swaps are fine."""
