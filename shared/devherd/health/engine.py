@@ -352,7 +352,7 @@ class HealthEngine:
         over = fault.over_at(self._hold_off(record), self._settings.hold_off_max, record.seen)
         if over < _NEVER:
             relapses = f" (relapses: {record.relapses})" if record.relapses else ""
-            return f"good again, Healthy in {max(0.0, over - now):.0f} s{relapses}; it was: {fault.reason}"
+            return f"{what}; good again, Healthy in {max(0.0, over - now):.0f} s{relapses}"
         return f"{what}; ends by: {fault.clears.value}"
 
 
