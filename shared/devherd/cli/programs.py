@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import os
 import socket
-import time
 import xmlrpc.client
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from devherd import launcher
 from devherd.cli.place import Place
-from devherd.process import read_command, read_stat
+from devherd.process import read_command
 
 LAUNCHER = "devherd.launcher"
 ABSENT_EXIT = 69
@@ -81,12 +80,14 @@ def _program(item: dict[str, Any], place: Place) -> Program:
 
 
 def _looking(pid: int) -> bool:
-    command, stat = read_command(pid), read_stat(pid)
-    if stat is None or LAUNCHER not in command or "--hardware" not in command:
+    """Whether it is a launcher that finds no hardware for its program: by what the launcher itself goes by."""
+    command = read_command(pid)
+    if LAUNCHER not in command:
         return False
-    # In its first second a launcher has not come to look yet.
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start / os.sysconf("SC_CLK_TCK")
-    return age > 1.0
+    try:
+        return not launcher.has_hardware(launcher.parse(command[command.index(LAUNCHER) + 1 :]))
+    except launcher.Stop:
+        return False
 
 
 class _UnixConnection(http.client.HTTPConnection):
