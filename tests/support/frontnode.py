@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 from devherd.control import ControlDown, ControlError, ask
+from devherd.sim.client import SimError
 from devherd.sim.kubelet_process import SimKubelet
 from devherd.sim.node import Node
 from devherd.sim.nodespec import NodeSpec
@@ -127,7 +128,21 @@ class FrontNode:
         if front is None:
             return None
         front.send_signal(number)
-        return front.wait(timeout)
+        code = front.wait(timeout)
+        self._wait_noticed()
+        return code
+
+    def _wait_noticed(self) -> None:
+        """Until the kubelet saw our streams end: what it shows before is of the front that was. Frozen, it does not."""
+        end = time.monotonic() + 2.0
+        while self.kubelet.alive and time.monotonic() < end:
+            try:
+                resources = self.kubelet.client.ask("node", within=1.0)["resources"].values()
+            except SimError:
+                return
+            if all(one["stopped"] for one in resources):
+                return
+            time.sleep(0.005)
 
     def up(self, allocatable: int | None = None, resource: str = RESOURCE) -> None:
         """Kubelet and front running, and the resource allocatable."""
