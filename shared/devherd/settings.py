@@ -183,6 +183,24 @@ class Watcher(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 120.0
 
 
+ResourceName = Annotated[
+    str, Meta(pattern="^[^/\\s]+/[^/\\s]+$", extra={"form": "a resource with its domain, as example.com/gpu"})
+]
+
+
+class Expected(Struct, frozen=True, forbid_unknown_fields=True):
+    """What this node should have of a resource, where a number alone does not say it."""
+
+    count: Annotated[int, Meta(ge=1, description="so many healthy devices")]
+    where: Annotated[
+        dict[str, str],
+        Meta(
+            description="only devices with these attributes count (as `devherd devices --json` shows them); "
+            "values may have the wildcards `*`, `?` and `[...]`"
+        ),
+    ] = field(default_factory=dict)
+
+
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole of `devherd.yaml`."""
 
@@ -195,4 +213,12 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     watcher: Annotated[Watcher, Meta(description="supervision beyond what supervisord does")] = field(
         default_factory=Watcher
     )
+    expect: Annotated[
+        dict[ResourceName, Annotated[int, Meta(ge=1)] | Expected],
+        Meta(
+            description="what this node should have: a resource's name, and how many healthy devices of it; "
+            "`devherd wait --boot`, `status` and `verify` go by it, and by what the last run had for the resources "
+            "not named"
+        ),
+    ] = field(default_factory=dict)
     vendors: Annotated[tuple[str, ...], Meta(description="names of third-party plugins that may be loaded")] = ()

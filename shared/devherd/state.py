@@ -68,8 +68,11 @@ class StateFile(Generic[T]):
         self._decoder = msgspec.json.Decoder(codec)
         self._lock = threading.Lock()
 
-    def load(self) -> LoadedState[T]:
-        """Read the file. Never raises: a damaged file is set aside as `<path>.bad`, and the reason says so."""
+    def load(self, set_aside: bool = True) -> LoadedState[T]:
+        """Read the file. Never raises: a damaged file is set aside as `<path>.bad`, and the reason says so.
+
+        Who is not the file's owner leaves it where it is: `set_aside` false.
+        """
         try:
             data = self._read()
         except FileNotFoundError:
@@ -80,8 +83,8 @@ class StateFile(Generic[T]):
         try:
             header = msgspec.json.decode(line, type=Header)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return self._corrupt("it has no readable header")
-        return self._mismatch(header) or self._value(header, payload)
+            return self._corrupt("it has no readable header", set_aside)
+        return self._mismatch(header, set_aside) or self._value(header, payload, set_aside)
 
     def save(self, value: T) -> None:
         """Write the value, all or nothing, for the owner only; on the disk when this returns. Raises OSError."""
@@ -119,10 +122,10 @@ class StateFile(Generic[T]):
                 raise OSError(0, "it is not a regular file")
             return file.read(MAX_BYTES)
 
-    def _mismatch(self, header: Header) -> LoadedState[T] | None:
+    def _mismatch(self, header: Header, set_aside: bool) -> LoadedState[T] | None:
         """Why a file with a good header is not for us."""
         if header.kind != self.kind:
-            return self._corrupt(f"it holds {header.kind!r}, not {self.kind!r}")
+            return self._corrupt(f"it holds {header.kind!r}, not {self.kind!r}", set_aside)
         if self.machine_id and header.machine_id != self.machine_id:
             return LoadedState(None, "foreign", f"{self.path} was written on another machine; it is not used")
         if header.version > self.version:
@@ -132,17 +135,19 @@ class StateFile(Generic[T]):
             return LoadedState(None, "newer", reason)
         return None
 
-    def _value(self, header: Header, payload: bytes) -> LoadedState[T]:
+    def _value(self, header: Header, payload: bytes, set_aside: bool) -> LoadedState[T]:
         payload = payload[: header.size] if header.size >= 0 else payload
         if len(payload) != header.size or zlib.crc32(payload) != header.checksum:
-            return self._corrupt("its checksum is wrong")
+            return self._corrupt("its checksum is wrong", set_aside)
         try:
             value = self._decoder.decode(payload)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            return self._corrupt(f"its value is not as expected: {error}")
+            return self._corrupt(f"its value is not as expected: {error}", set_aside)
         return LoadedState(value, "loaded", "", header.written)
 
-    def _corrupt(self, why: str) -> LoadedState[T]:
+    def _corrupt(self, why: str, set_aside: bool) -> LoadedState[T]:
+        if not set_aside:
+            return LoadedState(None, "corrupt", f"{self.path} is damaged: {why}")
         aside = self.path + ".bad"
         try:
             os.replace(self.path, aside)
