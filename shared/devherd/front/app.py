@@ -15,6 +15,7 @@ from devherd.control import ControlServer
 from devherd.front import report
 from devherd.front.claiming import Claiming
 from devherd.front.detached import wish_from
+from devherd.front.expecting import Expecting
 from devherd.front.handler import Handler
 from devherd.front.journal import Journal
 from devherd.front.model import Board, Model
@@ -75,6 +76,9 @@ class Front:
         )
         self.tenants = Tenants(configuration.settings, model, journal, self._tenancy_changed)
         self.repairs = Repairs(model, journal, probe, self._publish)
+        self.expecting = Expecting(
+            model, configuration, memory.expected, lambda record: saved.keep_expected(self.writer, record)
+        )
         self.claims = Claiming(configuration.settings.paths.run, manifest.name)
         self._hint = asyncio.Event()
         self._recheck = asyncio.Event()
@@ -287,10 +291,11 @@ class Front:
             await self._publish()
 
     async def _kubelet_loop(self) -> None:
-        """A kubelet that ends while it has no stream of ours is missed by everything else."""
+        """A kubelet that ends while it has no stream of ours is missed by everything else; and what can wait."""
         while True:
             await asyncio.sleep(round_pause(self.configuration.settings.kubelet.poll))
             self.journal.kubelet.look()
+            self.expecting.look(self.stations.served(), time.monotonic())
 
     # -- publishing
 
@@ -334,6 +339,7 @@ class Front:
         if self.model.verdicts:
             # Before Register: a new kubelet would refuse a pod for a soft fault of the device that it holds.
             self._update()
+        self.expecting.kubelet_seen(identity)
         self.tenants.soon()
 
     async def _tenancy_changed(self) -> None:
@@ -357,6 +363,7 @@ class Front:
             self.journal.configuration_refused(new.path, new.problems)
             return
         self.journal.configuration_loaded(new.path)
+        self.expecting.configured(new)
         self.model.settings = new.settings
         self.model.health.configure(new.settings.health)
         if new.config != old.config or new.settings != old.settings:

@@ -87,13 +87,14 @@ def explain(front: Front, what: str) -> dict[str, Any]:
 
 def _resource(front: Front, board: Board) -> dict[str, Any]:
     members = board.snapshot.members
-    station = front.stations.get(board.name)
+    station, matching = front.stations.get(board.name), front.expecting.matching(board)
     return {
         "name": board.name,
         **(station.status() if station else {"state": "opening"}),
         "snapshot": board.snapshot.number,
         "devices": len(members),
         "healthy": sum(member.healthy for member in members),
+        **({} if matching is None else {"matching": matching}),
         "unhealthy": dict(Counter(member.kind for member in members if not member.healthy)),
         "held": len(front.model.tenancy.held(board.name)),
         "left_out": len(board.snapshot.left_out),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
+from devherd.expected import Record, expected_file
 from devherd.front.detached import Wish
 from devherd.front.model import Model
 from devherd.front.station import LayoutMemory
@@ -40,6 +41,7 @@ class Memory:
     health: SavedHealth | None
     ledger: SavedLedger | None
     layout: LayoutMemory | None
+    expected: Record | None
 
 
 class Saved:
@@ -54,15 +56,17 @@ class Saved:
         self._ledger = StateFile(f"{base}.ledger.json", "ledger", machine_id=machine, codec=SavedLedger)
         self._layout = StateFile(f"{paths.state}/layout.json", "layout", machine_id=machine, codec=LayoutMemory)
         self._detached = StateFile(f"{base}.detached.json", "detached", machine_id=machine, codec=Wish)
+        self._expected = expected_file(paths, plugin)
         self.problems: tuple[str, ...] = ()
 
     def load(self) -> Memory:
         """Read everything. What cannot be read is named in `problems`."""
         inventory, health, ledger = self._inventory.load(), self._health.load(), self._ledger.load()
-        self.problems = tuple(filter(None, (inventory.reason, health.reason, ledger.reason)))
+        expected = self._expected.load()
+        self.problems = tuple(filter(None, (inventory.reason, health.reason, ledger.reason, expected.reason)))
         for problem in self.problems:
             event(logger, "warning", "state not used", reason=problem)
-        return Memory(inventory.value, health.value, ledger.value, self._layout.load().value)
+        return Memory(inventory.value, health.value, ledger.value, self._layout.load().value, expected.value)
 
     def detached(self) -> Wish | None:
         """The operator's wish of this boot, if it still holds."""
@@ -80,6 +84,10 @@ class Saved:
     def keep_layout(self, writer: WriteBehind, memory: LayoutMemory) -> None:
         """Have the node's socket layout saved; all plugins share it."""
         writer.put("layout", self._layout, lambda: memory)
+
+    def keep_expected(self, writer: WriteBehind, record: Record) -> None:
+        """Have saved what the next boot should have."""
+        writer.put("expected", self._expected, lambda: record)
 
     def keep_health(self, writer: WriteBehind, model: Model) -> None:
         """Have the verdicts saved."""

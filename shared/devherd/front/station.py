@@ -17,6 +17,7 @@ from devherd.kubelet.layout import Layout
 from devherd.kubelet.link import KubeletLink
 from devherd.kubelet.podresources import PodResources
 from devherd.kubelet.registration import Registration
+from devherd.kubelet.regstatus import REGISTERED, UNVERIFIED
 from devherd.kubelet.server import Handler, ResourceServer
 from devherd.kubelet.verify import Verifier
 from devherd.kubelet.watch import KubeletWatch
@@ -162,6 +163,11 @@ class Stations:
         del self._stations[resource]
         await station.close()
         return True
+
+    def served(self) -> frozenset[str]:
+        """Resources whose list the kubelet has."""
+        states = {name: station.registration.status.state for name, station in self._stations.items()}
+        return frozenset(name for name, state in states.items() if state in (REGISTERED, UNVERIFIED))
 
     def kubelet(self) -> dict[str, Any]:
         """What `status` shows of the kubelet."""
