@@ -11,6 +11,7 @@ from rich.text import Text
 from devherd.cli.app import App, common
 from devherd.cli.asking import Answers, ask_fronts, require
 from devherd.cli.exits import NOT_READY, OK
+from devherd.cli.expected import Look, findings_of, look
 from devherd.cli.judge import SERVED, Finding, findings, no_answer
 from devherd.cli.output import BAD, GOOD, QUIET, WARN, state_text
 from devherd.cli.words import clock, count, millis, since, span
@@ -30,11 +31,14 @@ def status(app: App) -> int:
     Exits 3 when no plugin gives an answer. Use `verify` for a verdict on the node.
     """
     answers = require(ask_fronts(app.place, {"op": "status"}), app.place)
-    found = [*no_answer(answers), *findings(answers)]
+    told = [*no_answer(answers), *findings(answers)]
+    seen = look(app.place, answers)
+    found = sorted([*told, *findings_of(seen, told)], key=lambda item: not item.problem)
     if app.out.as_json:
-        app.out.document(as_document(app, answers, found))
+        app.out.document({**as_document(app, answers, found), "fitness": seen.as_json()})
     else:
         show(app, answers, found)
+        show_fitness(app, seen)
     return OK if answers.replies else NOT_READY
 
 
@@ -81,6 +85,14 @@ def show_findings(app: App, found: list[Finding]) -> None:
         app.out.say(count(problems, "problem"), BAD)
     else:
         app.out.say("Everything is registered and healthy.", GOOD)
+
+
+def show_fitness(app: App, seen: Look) -> None:
+    """The verdict in a line, where anything is expected."""
+    if seen.fitness.expected:
+        fit = seen.fitness.fit
+        text = "Fit for work: all that is expected is there." if fit else "Not fit for work: less than expected."
+        app.out.say(text, GOOD if fit else BAD)
 
 
 def kubelet_lines(answers: Answers) -> list[str]:

@@ -11,10 +11,11 @@ from rich.text import Text
 from devherd.cli.app import App, common
 from devherd.cli.asking import Answers, ask_fronts, require
 from devherd.cli.exits import NOT_READY, OK
+from devherd.cli.expected import findings_of, look
 from devherd.cli.judge import Finding, findings, no_answer
 from devherd.cli.kubelet_view import KubeletView, compare, healthy_ids, kubelet_view, resource_document
 from devherd.cli.output import BAD, GOOD, QUIET, WARN, state_text
-from devherd.cli.status import show_findings
+from devherd.cli.status import show_findings, show_fitness
 
 SETTLE = 2.0
 """A list that is on its way to the kubelet differs for a moment; a difference has to last this long (seconds)."""
@@ -23,10 +24,10 @@ SETTLE = 2.0
 @click.command()
 @common
 def verify(app: App) -> int:
-    """A verdict on the node: is everything registered, healthy, and known to the kubelet.
+    """A verdict on the node: is everything expected there, registered, healthy, and known to the kubelet.
 
     Compares what the plugins serve with what the kubelet offers to pods (PodResources). Exits 3 when
-    something is not registered, not healthy, or different there.
+    something is missing, not registered, not healthy, or different there.
     """
     with app.out.progress("asking the plugins and the kubelet"):
         status, devices, view, differences = _look(app)
@@ -34,15 +35,19 @@ def verify(app: App) -> int:
     if view.error:
         # Without the API (an old kubelet) there is nothing to compare; a kubelet that fails to answer is not fine.
         found.append(Finding(view.failed, "kubelet", f"could not be asked what it offers: {view.error}"))
+    seen = look(app.place, status)
+    found += findings_of(seen, found)
     found = sorted([*found, *differences], key=lambda item: not item.problem)
     good = bool(status.replies) and not any(item.problem for item in found)
     rows = _rows(status, devices, view)
     if app.out.as_json:
         compared = view.error == ""
         document = {"ok": good, "compared": compared, "resources": rows, "findings": [f.as_json() for f in found]}
+        document["fitness"] = seen.as_json()
         app.out.document(document)
     else:
         _show(app, rows, found)
+        show_fitness(app, seen)
     return OK if good else NOT_READY
 
 

@@ -11,6 +11,7 @@ import click
 
 from devherd.cli.app import App, common
 from devherd.cli.asking import Answers, ask_fronts
+from devherd.cli.boot import PATIENCE, wait_boot
 from devherd.cli.exits import NOT_READY, OK, TIMEOUT, USAGE, Fault
 from devherd.cli.judge import SERVED, mute
 from devherd.cli.names import full_name, nearest
@@ -19,36 +20,46 @@ from devherd.cli.words import listing, span
 
 POLL = 0.1
 """Seconds between two looks. Control sockets answer from memory; one look costs the node about a millisecond."""
+USUAL = 60.0
+"""Seconds to wait if nothing else is said."""
 SAY_EVERY = 10.0
 """Where stderr is no terminal, what is missing is said when it changes, and this often (seconds)."""
 
 
-def _finite(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):
+def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is no number of seconds")
     return value
 
 
 @click.command()
 @click.argument("resources", nargs=-1, metavar="[RESOURCE[=N]]...")
+@click.option("--boot", is_flag=True, help="Wait for what this node should have; needs no kubelet. See docs/boot.md.")
 @click.option(
     "--timeout",
-    default=60.0,
-    show_default=True,
     type=click.FloatRange(min=0),
     callback=_finite,
-    help="Seconds to wait; 0: look once.",
+    help=f"Seconds to wait; 0: look once. Default: {USUAL:g}, with --boot {PATIENCE:g}.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @common
-def wait(app: App, resources: tuple[str, ...], timeout: float, quiet: bool) -> int:
+def wait(app: App, resources: tuple[str, ...], boot: bool, timeout: float | None, quiet: bool) -> int:
     """Wait until everything is registered with the kubelet.
 
     With RESOURCE only that one counts, and at least one healthy device of it; with RESOURCE=N at least N; with
     RESOURCE=0 it only has to be registered. The domain may be left out: fuse=1.
+
+    With --boot, before the kubelet starts: until all is ready to be registered that devherd.yaml expects or that
+    the last run had. What only comes after the kubelet, or was missing in two boots in a row, is not waited for.
+
     Exits 5 when the time is over, and says what was missing.
     """
+    if boot:
+        if resources:
+            raise Fault("--boot waits for what is expected; leave the resources out", code=USAGE)
+        return wait_boot(app, PATIENCE if timeout is None else timeout, quiet or app.out.as_json)
     wanted = _wanted(resources)
+    timeout = USUAL if timeout is None else timeout
     began = time.monotonic()
     missing = _wait(app, wanted, began, timeout, quiet or app.out.as_json)
     seconds = round(time.monotonic() - began, 3)
