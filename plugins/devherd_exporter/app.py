@@ -9,10 +9,12 @@ import logging
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 from devherd.config import Problem, load_plugin_config, load_settings
 from devherd.control import ControlServer
+from devherd.expected import expectations
 from devherd.log import event, setup
 from devherd.patience import woken
 from devherd.process import adopt_lock
@@ -23,7 +25,7 @@ from devherd_exporter.config import Config
 from devherd_exporter.cut import cut
 from devherd_exporter.expose import answer, text
 from devherd_exporter.figures import figures
-from devherd_exporter.gather import Gatherer
+from devherd_exporter.gather import Gathered, Gatherer
 from devherd_exporter.listeners import TcpListener, UnixListener
 from devherd_exporter.manifest import MANIFEST
 from devherd_exporter.series import Series
@@ -91,9 +93,13 @@ class Exporter:
         async with self._turn:
             if self._series is None or time.monotonic() - self._made > FRESH:
                 loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(None, self._gatherer.gather)
+                found = await loop.run_in_executor(None, self._gather)
                 self._series, self._made = cut(figures(found)), time.monotonic()
             return self._series
+
+    def _gather(self) -> Gathered:
+        expected, _ = expectations(self._settings)
+        return replace(self._gatherer.gather(), expected=tuple(expected))
 
     async def _page(self, accept: str) -> tuple[bytes, str]:
         self._answers += 1

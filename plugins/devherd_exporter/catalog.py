@@ -44,6 +44,11 @@ CATALOG: tuple[Metric, ...] = (
     Metric("devherd_supervisor_up", "gauge", "1 if supervisord answers."),
     Metric("devherd_watcher_up", "gauge", "1 if the watcher answers."),
     Metric("devherd_kubelet_up", "gauge", "1 if a plugin, or else the watcher, sees a kubelet that listens."),
+    Metric(
+        "devherd_fit_for_work",
+        "gauge",
+        "1 if the node has all that devherd.yaml expects, or else what its last run had, as `devherd status` says.",
+    ),
     # Plugins.
     Metric("devherd_plugin_up", "gauge", "1 if the plugin's front answers.", PLUGIN),
     Metric("devherd_probe_up", "gauge", "1 if the plugin's probe answers; 0 while it hangs or is replaced.", PLUGIN),
@@ -60,6 +65,12 @@ CATALOG: tuple[Metric, ...] = (
         "gauge",
         "Devices in the list the kubelet has, by health and, for unhealthy ones, by kind of fault.",
         (*RESOURCE, "health", "reason"),
+    ),
+    Metric(
+        "devherd_devices_missing",
+        "gauge",
+        "Devices that should be there and are not, of each resource with less than expected.",
+        RESOURCE,
     ),
     Metric("devherd_devices_held", "gauge", "Devices that pods hold.", RESOURCE),
     Metric("devherd_allocations_total", "counter", "Containers the kubelet was given an answer for.", RESOURCE),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from devherd import __version__
+from devherd.fitness import judge, programs_at_rest
 
 from devherd_exporter.catalog import REASONS
 from devherd_exporter.gather import Gathered
@@ -26,6 +27,7 @@ def figures(found: Gathered) -> Series:
     series.add("devherd_gather_seconds", (), found.seconds)
     series.add("devherd_supervisor_up", (), found.programs is not None)
     series.add("devherd_kubelet_up", (), _kubelet_up(found))
+    _fitness(series, found)
     _watcher(series, found.watcher)
     for name, status in found.fronts.items():
         series.add("devherd_plugin_up", (name,), status is not None)
@@ -35,6 +37,25 @@ def figures(found: Gathered) -> Series:
         _program(series, program)
     _pods(series, found.devices.values())
     return series
+
+
+def _fitness(series: Series, found: Gathered) -> None:
+    verdict = judge(
+        found.expected,
+        [{**status, "plugin": name} for name, status in found.fronts.items() if status is not None],
+        {name: "gives no answer" for name, status in found.fronts.items() if status is None},
+        programs_at_rest(_rows(found.programs), {one.plugin for one in found.expected if one.plugin}),
+    )
+    series.add("devherd_fit_for_work", (), verdict.fit)
+    for lack in verdict.missing:
+        series.add("devherd_devices_missing", (lack.plugin, lack.resource), lack.expected - lack.have)
+
+
+def _rows(programs: Iterable[Json] | None) -> list[tuple[str, str, int, bool]] | None:
+    if programs is None:
+        return None
+    rows = [(row.get("name"), row.get("statename"), row.get("exitstatus"), row.get("start")) for row in programs]
+    return [(str(name), str(state), code if isinstance(code, int) else 0, bool(at)) for name, state, code, at in rows]
 
 
 def _kubelet_up(found: Gathered) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from devherd.control import ControlError, ask
+from devherd.expected import Expectation
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -26,13 +27,17 @@ ABSENT_EXIT = 69
 
 @dataclass(frozen=True)
 class Gathered:
-    """What the programs said. A front that gave no answer is None; `programs` None: supervisord gave none."""
+    """What the programs said. A front that gave no answer is None; `programs` None: supervisord gave none.
+
+    `expected` is what the node should have, by the files.
+    """
 
     fronts: Mapping[str, Json | None] = field(default_factory=dict)
     devices: Mapping[str, Json | None] = field(default_factory=dict)
     watcher: Json | None = None
     programs: tuple[Json, ...] | None = None
     seconds: float = 0.0
+    expected: tuple[Expectation, ...] = ()
 
 
 class Gatherer:

@@ -171,7 +171,8 @@ def _of_devices(one: Expectation, reply: Reply, row: Reply | None) -> str:
     if kinds:
         texts = [f"{number} {'device gone' if kind == 'gone' else kind}" for kind, number in sorted(kinds.items())]
         return ", ".join(texts)
-    if one.where and row is not None and int(row.get("healthy") or 0) >= one.count:
+    healthy = (row or {}).get("healthy")
+    if one.where and isinstance(healthy, int) and healthy >= one.count:
         return "others are there, but not with these attributes"
     for item in _list(reply, "skipped"):
         return f"device gone, or driver not bound; left out: {item.get('what')}: {item.get('reason')}"
