@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from cli_stub import resource_of, status_of
+from devherd.expected import Expectation
 from devherd_exporter import textfile
 from devherd_exporter.catalog import BY_NAME, CATALOG, LIMIT
 from devherd_exporter.config import Config, Tcp, Tls, validate
@@ -175,6 +176,19 @@ def many(plugins: int, resources: int, reasons: int = 5) -> Gathered:
     ]
     programs = tuple({"name": one["plugin"], "statename": "RUNNING", "pid": 1, "start": 1, "now": 2} for one in fronts)
     return of(*fronts, programs=programs, watcher={})
+
+
+def test_fit_for_work_and_what_is_missing() -> None:
+    row = resource(devices=5, healthy=3)
+    wanted = (Expectation("devherd.io/tun", 5, "generic"), Expectation("a/gone", 2, "gone"))
+    programs = ({"name": "generic", "statename": "RUNNING", "start": 1},)
+    found = values(figures(of(front("generic", row), expected=wanted, programs=programs)))
+    assert found["devherd_fit_for_work"] == 0
+    assert found["devherd_devices_missing{plugin=generic,resource=devherd.io/tun}"] == 2
+    assert found["devherd_devices_missing{plugin=gone,resource=a/gone}"] == 2
+    found = values(figures(of(front("generic", row), expected=(Expectation("devherd.io/tun", 3, "generic"),))))
+    assert found["devherd_fit_for_work"] == 1
+    assert not any(key.startswith("devherd_devices_missing") for key in found)
 
 
 @pytest.mark.parametrize(("plugins", "resources"), [(0, 0), (1, 1), (8, 2), (3, 12), (1, 100), (20, 5), (60, 3)])
