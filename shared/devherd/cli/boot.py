@@ -5,6 +5,7 @@ Reads files and asks control sockets; it changes nothing, needs no kubelet, and 
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -46,10 +47,12 @@ def wait_boot(app: App, timeout: float, quiet: bool) -> int:
 
 def _place(app: App) -> tuple[Place, str]:
     """Broken settings delay no boot: the plugins run with the defaults then, and so do we."""
+    path = app.config or NODE_CONFIG
+    if not app.instance and app.config and not os.path.exists(path):
+        return Place(Settings(), path), ""
     try:
         return app.place, ""
     except Fault as fault:
-        path = app.config or NODE_CONFIG
         return Place(Settings(), path), f"configuration broken, the defaults are used: {fault.what}"
 
 
