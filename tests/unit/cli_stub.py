@@ -28,7 +28,8 @@ class Stub:
             path.mkdir(parents=True)
         self.config = self.etc / "devherd.yaml"
         self.config.write_text(
-            f"paths:\n  run: {self.run}\n  etc: {self.etc}\n  state: {self.folder}/state\n  pod_resources: {self.folder}/kubelet/pods.sock\n"
+            f"paths:\n  run: {self.run}\n  etc: {self.etc}\n  state: {self.folder}/state\n"
+            f"  pod_resources: {self.folder}/kubelet/pods.sock\n"
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

@@ -231,10 +231,10 @@ def test_config_check_names_file_line_and_nearest_key(capsys: pytest.CaptureFixt
         code, out, _ = run(capsys, made, "config", "check")
         json_code, document = run_json(capsys, made, "config", "check")
     assert code == json_code == 1
-    assert f"{made.config}:6:" in out
+    assert f"{made.config}:7:" in out
     assert "  pol: 3" in out
     assert "poll" in out
-    assert document["problems"][0]["line"] == 6
+    assert document["problems"][0]["line"] == 7
 
 
 def test_config_check_finds_a_file_for_no_plugin(capsys: pytest.CaptureFixture[str]) -> None:

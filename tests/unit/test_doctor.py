@@ -405,7 +405,7 @@ def test_a_bundle_holds_the_verdicts_and_no_secret(made: Stub, capsys: pytest.Ca
     for folder in (log, state, root / "sys", root / "dev", root / "proc"):
         folder.mkdir(parents=True)
     with made.config.open("a") as file:
-        file.write(f"  log: {log}\n  state: {state}\n  sys: {root}/sys\n  dev: {root}/dev\n  proc: {root}/proc\n")
+        file.write(f"  log: {log}\n  sys: {root}/sys\n  dev: {root}/dev\n  proc: {root}/proc\n")
     (log / "generic.log").write_text("told hunter2\n" + "x" * 400_000 + "\ntold hunter2 again\n")
     (state / "generic.ledger.json").write_text('{"API_TOKEN": "hunter2"}')
     bundle = made.folder / "b.tar.gz"
